@@ -51,6 +51,8 @@ typedef struct lk_cuda_regions {
     lk_cuda_state *states;  // [0] of training, [1] of evaluation
     lk_cuda_param *params;  // (objectives, entries)
     lk_cuda_node *nodes;    // (kinds, table_max), see comm/cuda/walk.c
+    lk_cuda_parts *parts;   // (kinds, entries), and what they are of: comm/cuda/left.h; or NULL
+    float *left;            // (left_floats)
     uint8_t *device, *replicas;
     uint64_t replica_bytes;
     uint8_t *images;           // of the input ring (slots, global_batch, image), or NULL: of image
@@ -98,6 +100,7 @@ typedef struct lk_cuda_host {
     lk_cuda_state *state;
     lk_cuda_param *params;
     lk_cuda_node *nodes;
+    lk_cuda_parts *parts;
     uint8_t *tables;  // as the device's
     uint32_t *broken;
     // Where the exchange is staged, else NULL:
@@ -163,6 +166,7 @@ typedef struct lk_cuda_step {
     bool dependent;  // launches: asked for, and, once it is open, known to the GPU
     bool rehearses;  // steps are walked to prepare them: launches do nothing
     lk_cuda_persist persist;
+    uint64_t left_floats;  // of gradients left in parts; 0: none is
     lk_cuda_tasks *tasks;                    // NULL, or where launches are kept
     const lk_cuda_observer *observer;        // NULL, or who is told of launches instead of the GPU
     struct CUevent_st *copied[2], *done[2];  // of each half of the ring

@@ -179,6 +179,17 @@ static void *on_device(const lk_cuda_step *c, uint32_t tensor) {
     return c->at.device + c->program->tensors[tensor].offset;
 }
 
+// Where nothing is left in parts, not even the names.
+static void plan_left(lk_cuda_step *c) {
+    c->left_floats = lk_cuda_left_floats(c);
+    c->at.left = NULL;
+    if (c->left_floats == 0) return;
+    const uint64_t entries = lk_entry_count(c->program);
+    c->at.parts = take(c, "gradients in parts: tables", entries * sizeof(lk_cuda_parts),
+                       lk_cuda_kinds(c));
+    c->at.left = take(c, "gradients in parts", c->left_floats * sizeof(float), 1);
+}
+
 static void plan_norms(lk_cuda_step *c) {
     const lk_program *p = c->program;
     bool any = false;
@@ -241,6 +252,7 @@ void lk_cuda_step_take_regions(lk_cuda_step *c) {
     at->replica_bytes = lk_round_up(p->regions[LK_REGION_REPLICA].bytes, DEVICE_ALIGN_BYTES);
     at->replicas = take(c, "replica region", at->replica_bytes, c->replicas);
     plan_exchange(c);
+    plan_left(c);
     at->images = take(c, "input ring: images", c->slots * ring * image, 1);
     at->labels = take(c, "input ring: labels", c->slots * ring * row, 1);
     at->scalars = take(c, "input ring: step scalars", c->slots * sizeof(lk_step_scalars), 1);
@@ -332,6 +344,10 @@ static void take_host(lk_cuda_step *c, lk_arena *a) {
     h->params = lk_arena_take(a, "pinned: parameters", lk_entry_count(p) * sizeof(lk_cuda_param),
                               kinds / 2, line);
     h->nodes = lk_arena_take(a, "pinned: nodes", c->table_max * sizeof(lk_cuda_node), kinds, line);
+    if (c->left_floats > 0) {
+        h->parts = lk_arena_take(a, "pinned: gradients in parts",
+                                 lk_entry_count(p) * sizeof(lk_cuda_parts), kinds, line);
+    }
     if (lk_cuda_persist_has_tables(c)) {
         h->tables = lk_arena_take(a, "pinned: tasks", LK_CUDA_TABLE_BYTES_MAX, kinds, line);
     }
@@ -564,6 +580,11 @@ lk_status lk_cuda_step_start(lk_cuda_step *c, const lk_source *source, uint8_t *
 lk_status lk_cuda_step_ready(lk_cuda_step *c, lk_error *error) {
     lk_cuda_copy_in(&c->compute, c->at.nodes, c->host.nodes,
                     (uint64_t)lk_cuda_kinds(c) * c->table_max * sizeof *c->host.nodes);
+    if (c->left_floats > 0) {
+        lk_cuda_copy_in(&c->compute, c->at.parts, c->host.parts,
+                        (uint64_t)lk_cuda_kinds(c) * lk_entry_count(c->program) *
+                            sizeof *c->host.parts);
+    }
     lk_cuda_persist_ready(c);
     LK_CHECK(lk_cuda_queue_wait(&c->compute, error));
     if (is_resident(c)) LK_CHECK(fill_resident(c, error));

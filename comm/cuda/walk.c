@@ -209,7 +209,9 @@ static void gradient(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
             lane.at[LK_SCRATCH] = w->s.scratch;
             lk_mixed_device_sums(f, op, &lane);
         } else {
+            lk_cuda_left_before(&w->left, &w->s, op);
             (void)lk_kernel_of(f->kernels, op->type)(&lane, op);
+            lk_cuda_left_after(&w->left, &w->s, op);
         }
     }
 }
@@ -469,6 +471,7 @@ void lk_cuda_record_start(lk_cuda_recording *r, lk_cuda_step *c, uint32_t which,
         r->walk.s.error = r->error;
         begin_guards(&r->walk, !more);
         divide_kernels(&r->walk);
+        lk_cuda_left_start(&r->walk.left, c, which);
         while (more) {
             r->last = microbatches.microbatch;
             more = lk_next_microbatch(&microbatches);
@@ -607,8 +610,12 @@ static void record_update(lk_cuda_recording *r) {
     }
     const lk_cuda_norms norms = lk_program_norm(p) ? c->at.norms : (lk_cuda_norms){0};
     lk_cuda_weigh(&s, lk_cuda_params(c), lk_entry_count(p), c->at.penalty, LK_NONE);
-    lk_cuda_update(&s, p->optimizer, lk_cuda_params(c), lk_entry_count(p), p->loss_offset,
-                   gradients, count, metrics, norms, scalars);
+    if (lk_cuda_left_update(&r->walk.left, &s, gradients, metrics, scalars)) {
+        lk_assert(count == 1);
+    } else {
+        lk_cuda_update(&s, p->optimizer, lk_cuda_params(c), lk_entry_count(p), p->loss_offset,
+                       gradients, count, metrics, norms, scalars);
+    }
     lk_cuda_step_end(&s, metrics, count, scalars, p->ops[0].floats > 0, c->results, c->slots);
     r->error = s.error;
 }

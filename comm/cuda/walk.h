@@ -4,6 +4,7 @@
 #define LOCKSTEP_COMM_CUDA_WALK_H
 
 #include "comm/cuda/beside.h"
+#include "comm/cuda/left.h"
 
 // The nodes held, and where: entry i of the counter lies in slot[i]. The blocks of a microbatch
 // take free slots before they are joined.
@@ -17,6 +18,7 @@ typedef struct lk_cuda_nodes {
 typedef struct lk_cuda_walk {
     lk_cuda_stream s;
     lk_cuda_beside beside;
+    lk_cuda_left left;
     lk_frame frame;  // addresses on the device
     lk_cuda_lane lane;
     const lk_program *program;

@@ -86,6 +86,9 @@ typedef struct lk_cuda_stream {
     int error;             // 0, or the first cudaError_t
     const lk_cuda_observer *observer;  // NULL: launches are launched
     struct lk_cuda_tasks *tasks;       // .. unless they are kept here (tasks.h)
+    // NULL, or where an op whose sums are cut in parts says where in its scratch it left them: then
+    // it does not join them. Its scratch must stay.
+    struct lk_cuda_parts *left;
 } lk_cuda_stream;
 
 // Loads all kernels into the current device, so that no launch does. Returns a cudaError_t.
@@ -246,6 +249,15 @@ typedef struct lk_cuda_node {
     uint64_t merges;
 } lk_cuda_node;
 
+// Sums whose parts an op left (lk_cuda_stream.left): part n of sum i lies at at[n * stride + i]. A
+// sum is the tree over its parts.
+typedef struct lk_cuda_parts {
+    const float *at;          // NULL: there are none
+    uint64_t stride, floats;  // floats: of all that the op left
+    uint32_t count;           // 1 or more
+    uint32_t first_block;     // of the parameter's update
+} lk_cuda_parts;
+
 // Quotients of numbers below 2^31 by a multiplication.
 typedef struct lk_cuda_divisor {
     uint32_t by, magic, shift;
@@ -324,6 +336,25 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                     uint32_t param_count, uint64_t node_floats, const lk_cuda_node *nodes,
                     uint32_t node_count, lk_cuda_metrics metrics, lk_cuda_norms norms,
                     lk_cuda_scalars scalars);
+
+// The same of one node, where gradients may have been left in parts: entry p of `parts`, in device
+// memory, is parameter number p's; where it has none its gradient lies in the node. No norms.
+typedef struct lk_cuda_joining {
+    const lk_cuda_parts *parts;
+    uint64_t blocks, elements;
+    lk_cuda_work work;
+} lk_cuda_joining;
+void lk_cuda_join_and_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
+                             uint32_t param_count, lk_cuda_joining joining,
+                             const lk_cuda_node *node, lk_cuda_metrics metrics,
+                             lk_cuda_scalars scalars);
+
+// Counts a parameter of so many elements, whose gradient has so many parts, 1 or more; takes back
+// one that was counted with 1. The blocks of a parameter: those of parameter p come before those of
+// p + 1 (lk_cuda_parts.first_block).
+void lk_cuda_joining_add(lk_cuda_joining *joining, uint64_t count, uint32_t parts);
+void lk_cuda_joining_change(lk_cuda_joining *joining, uint64_t count, uint32_t parts);
+uint64_t lk_cuda_joining_blocks(uint64_t count, uint32_t parts);
 
 // --- REDUCE with other devices -------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ static inline __device__ void no_body(lk_cuda_at, uint32_t) {}
     TASK(ROUTED_4, routed_body<4>)                                          \
     TASK(ROUTED_JOIN, lk_cuda_join_body<routed_job>)                        \
     TASK(UPDATE, update_body<false>)                                        \
+    TASK(JOIN_AND_UPDATE, join_and_update_body)                             \
     TASK(STEP_END, step_end_body)                                           \
     JOB_TASKS(TASK, DENSE_FORWARD, dense_forward_job)                       \
     JOB_TASKS(TASK, DENSE_INPUT, dense_input_job)                           \

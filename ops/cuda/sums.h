@@ -27,7 +27,7 @@
 
 #include <cuda_pipeline.h>
 
-#include "ops/cuda/device.h"
+#include "ops/cuda/join.h"
 
 // --- terms, leaves, parts ------------------------------------------------------------------------
 
@@ -461,44 +461,13 @@ static inline __device__ void lk_cuda_sums_body(lk_cuda_at block, lk_cuda_state 
 
 // --- joining parts -------------------------------------------------------------------------------
 
-enum { LK_CUDA_JOIN_THREADS = 256, LK_CUDA_JOIN_WORKERS = 8 };
-
 // How the parts of a job are joined. Threads that have the same output are its workers, a power of
 // two of them, which is given as its logarithm: so nothing is divided by it.
-typedef struct lk_cuda_joining {
+typedef struct lk_cuda_join_shape {
     lk_cuda_divisor columns;
     uint32_t count, step;  // values of an output, and the parts from one to the next
     uint32_t workers_log;
-} lk_cuda_joining;
-
-// The logarithm of how many values a worker joins: a power of two, 8 at least.
-static inline __device__ __host__ uint32_t lk_cuda_join_run_log(uint32_t count,
-                                                                uint32_t workers_log) {
-    uint32_t run_log = 3;
-    while ((uint64_t)1 << (run_log + workers_log) < count) run_log++;
-    return run_log;
-}
-
-// The tree over `count` values that lie `stride` apart, by the threads of a block that have the
-// same output: each takes a whole node. Valid in the first of them.
-static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride, uint32_t count,
-                                                 uint32_t workers_log) {
-    const uint32_t outputs = LK_CUDA_JOIN_THREADS >> workers_log;
-    const uint32_t output = threadIdx.x & (outputs - 1);
-    const uint32_t worker = (threadIdx.x << workers_log) / LK_CUDA_JOIN_THREADS;
-    const uint32_t run_log = lk_cuda_join_run_log(count, workers_log), run = 1u << run_log;
-    if (count <= 8) return lk_cuda_join_eight(from, stride, count);
-    lk_cuda_tree tree;
-    tree.leaves = 0;
-    for (uint32_t n = worker * run; n < LK_MIN((worker + 1) * run, count); n += 8) {
-        float eight = lk_cuda_join_eight(from + n * stride, stride, LK_MIN(count - n, 8u));
-        lk_cuda_tree_leaf(&tree, eight);
-    }
-    __syncthreads();  // the sums of the output before have been read
-    lk_cuda_shared[worker * outputs + output] = lk_cuda_tree_finish(&tree);
-    __syncthreads();
-    return lk_cuda_join_eight(lk_cuda_shared + output, outputs, (count + run - 1) >> run_log);
-}
+} lk_cuda_join_shape;
 
 // Joins the parts of every grain into the first of them.
 static inline __device__ void lk_cuda_join_grains_body(lk_cuda_at at, const lk_cuda_terms &terms,
@@ -518,7 +487,7 @@ static inline __device__ void lk_cuda_join_grains_body(lk_cuda_at at, const lk_c
 // Joins the parts, or the grains, and stores the finished sums.
 template <typename Job>
 static inline __device__ void lk_cuda_join_body(lk_cuda_at at, lk_cuda_state *state, uint32_t op,
-                                                const Job &job, const lk_cuda_joining &how,
+                                                const Job &job, const lk_cuda_join_shape &how,
                                                 const float *scratch) {
     const uint64_t outputs = (uint64_t)job.rows * job.columns;
     const uint32_t of_block = LK_CUDA_JOIN_THREADS >> how.workers_log;

@@ -31,7 +31,7 @@ static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
 
 template <typename Job>
 static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
-    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_joining how,
+    lk_cuda_join(lk_cuda_state *state, uint32_t op, Job job, lk_cuda_join_shape how,
                  const float *__restrict__ scratch) {
     lk_cuda_begin();
     lk_cuda_join_body(lk_cuda_here(), state, op, job, how, scratch);
@@ -75,13 +75,6 @@ static inline void lk_cuda_terms_cut(lk_cuda_terms *t, uint32_t part_leaves) {
 }
 
 // --- launches ------------------------------------------------------------------------------------
-
-// Of the threads of a block that have the same output of `count` values: a power of two.
-static inline uint32_t lk_cuda_join_workers_log(uint32_t count) {
-    uint32_t log = 0;
-    while (1u << log < LK_CUDA_JOIN_WORKERS && 8u << log < count) log++;
-    return log;
-}
 
 typedef enum lk_cuda_tile_kind {
     LK_CUDA_SMALL,
@@ -208,7 +201,7 @@ static inline lk_cuda_grid lk_cuda_join_blocks(uint64_t outputs, uint32_t count,
              outputs * group * ((uint64_t)count + 1) * grains * sizeof(float)}};
 }
 
-// Where there are parts, joins them.
+// Where there are parts, joins them, or leaves them to who asks for them.
 template <typename Job>
 static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
                                       const lk_cuda_terms &terms) {
@@ -223,7 +216,11 @@ static inline void lk_cuda_join_parts(lk_cuda_stream *s, const Job &job,
                             lk_cuda_join_blocks(outputs, step, 1, last), threads, threads, terms,
                             outputs, lk_cuda_join_workers_log(step), s->scratch);
     }
-    const lk_cuda_joining how = {lk_cuda_divide_by(job.columns), last, step,
+    if (s->left) {
+        *s->left = (lk_cuda_parts){s->scratch, step * outputs, terms.parts * outputs, last, 0};
+        return;
+    }
+    const lk_cuda_join_shape how = {lk_cuda_divide_by(job.columns), last, step,
                                  lk_cuda_join_workers_log(last)};
     lk_cuda_launch_body(s, Job::join, lk_cuda_spans_of(s, job, terms), lk_cuda_join<Job>,
                         lk_cuda_join_blocks(outputs / Job::group, last, Job::group, 1), threads,

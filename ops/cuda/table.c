@@ -184,6 +184,17 @@ static const product products[LK_OP_COUNT] = {
     [LK_OP_CONV2D_WEIGHT_GRADIENT] = {true, true, LK_FAST_WEIGHT_GRADIENT},
 };
 
+static const bool one_job[LK_OP_COUNT] = {
+    [LK_OP_DENSE_WEIGHT_GRADIENT] = true,
+    [LK_OP_SEQUENCE_DENSE_WEIGHT_GRADIENT] = true,
+    [LK_OP_RECURRENT_WEIGHT_GRADIENT] = true,
+    [LK_OP_CONV2D_WEIGHT_GRADIENT] = true,
+    [LK_OP_CONV2D_POOL_WEIGHT_GRADIENT] = true,
+    [LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT] = true,
+};
+
+bool lk_cuda_leaves_parts(const lk_op *op) { return one_job[op->type->number]; }
+
 bool lk_cuda_is_product(const lk_op *op) { return products[op->type->number].is && !op->strict; }
 
 static lk_fast_layer layer_of(const lk_op *op) {

@@ -54,6 +54,10 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
 // Is the op a product of matrices, which the fast arithmetic leaves to cuBLAS?
 bool lk_cuda_is_product(const lk_op *op);
 
+// Is it one job of sums (sums.h), in the strict arithmetic, that may leave its parts
+// (lk_cuda_stream.left)? Sum i is element i of its kernel, behind which those of its bias come.
+bool lk_cuda_leaves_parts(const lk_op *op);
+
 #ifdef __cplusplus
 }
 #endif

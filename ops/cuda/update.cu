@@ -243,6 +243,49 @@ void lk_cuda_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_para
                    node_count, metrics, norms, scalars);
 }
 
+static __global__ void __launch_bounds__(LK_CUDA_JOIN_THREADS)
+    join_and_update(lk_cuda_state *state, update_rule o, const lk_cuda_param *__restrict__ params,
+                    uint32_t param_count, const lk_cuda_parts *__restrict__ parts,
+                    const lk_cuda_node *__restrict__ node, lk_cuda_metrics metrics,
+                    lk_cuda_scalars ring) {
+    lk_cuda_begin();
+    join_and_update_body(lk_cuda_here(), state, o, params, param_count, parts, node, metrics, ring);
+}
+
+uint64_t lk_cuda_joining_blocks(uint64_t count, uint32_t parts) {
+    const uint32_t of_block = LK_CUDA_JOIN_THREADS >> lk_cuda_join_workers_log(parts);
+    return (count + of_block - 1) / of_block;
+}
+
+void lk_cuda_joining_add(lk_cuda_joining *joining, uint64_t count, uint32_t parts) {
+    const uint32_t run = 1u << lk_cuda_join_run_log(parts, lk_cuda_join_workers_log(parts));
+    joining->blocks += lk_cuda_joining_blocks(count, parts);
+    joining->elements += count;
+    joining->work.items += count * ((parts + run - 1) / run);
+    joining->work.steps = LK_MAX(joining->work.steps, (uint64_t)LK_MIN(run, parts));
+    joining->work.bytes += count * parts * sizeof(float);
+}
+
+void lk_cuda_joining_change(lk_cuda_joining *joining, uint64_t count, uint32_t parts) {
+    joining->blocks -= lk_cuda_joining_blocks(count, 1);
+    joining->elements -= count;
+    joining->work.items -= count;
+    joining->work.bytes -= count * sizeof(float);
+    lk_cuda_joining_add(joining, count, parts);
+}
+
+void lk_cuda_join_and_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_cuda_param *params,
+                             uint32_t param_count, lk_cuda_joining joining,
+                             const lk_cuda_node *node, lk_cuda_metrics metrics,
+                             lk_cuda_scalars scalars) {
+    const update_rule rule = rule_of(o);
+    lk_cuda_grid grid = {dim3((uint32_t)joining.blocks), joining.work};
+    grid.work.bytes += joining.elements * 2 * (1 + rule.slot_count) * sizeof(float);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_JOIN_AND_UPDATE, {}, join_and_update, grid,
+                        LK_CUDA_JOIN_THREADS, LK_CUDA_JOIN_THREADS, s->state, rule, params,
+                        param_count, joining.parts, node, metrics, scalars);
+}
+
 static __global__ void step_end(lk_cuda_state *state, lk_cuda_metrics metrics, uint32_t node_count,
                                 lk_cuda_scalars scalars, bool images, lk_cuda_result *ring,
                                 uint32_t slots) {
@@ -260,7 +303,7 @@ void lk_cuda_step_end(lk_cuda_stream *s, lk_cuda_metrics metrics, uint32_t node_
 
 int lk_cuda_prepare_update(void) {
     return lk_cuda_prepare_kernels(square, fit_all, weigh_slices, weigh_all, update<false>,
-                                   update<true>, step_end);
+                                   update<true>, join_and_update, step_end);
 }
 
 int lk_cuda_prepare(void) {

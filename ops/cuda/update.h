@@ -3,7 +3,7 @@
 #ifndef LOCKSTEP_OPS_CUDA_UPDATE_H
 #define LOCKSTEP_OPS_CUDA_UPDATE_H
 
-#include "ops/cuda/device.h"
+#include "ops/cuda/join.h"
 #include "ops/layers/rounded.h"
 #include "ops/math.h"
 
@@ -222,6 +222,29 @@ static inline __device__ bool is_flagged(const lk_cuda_state *state, lk_cuda_met
 
 // --- the update ----------------------------------------------------------------------------------
 
+// Is the step applied, and by which scalars?
+static inline __device__ bool is_applied(const lk_cuda_state *state, const lk_cuda_metrics &metrics,
+                                         uint32_t node_count, const lk_cuda_scalars &ring,
+                                         lk_step_scalars *scalars) {
+    if (state->stopped) return false;
+    *scalars = ring.ring[state->step % ring.slots];
+    return !(state->asks && is_flagged(state, metrics, node_count, scalars->examples));
+}
+
+// Element i of entry `index`, by the sum of its gradient.
+static inline __device__ void update_element(lk_cuda_state *state, const update_rule &o,
+                                             const lk_step_scalars &scalars, const lk_cuda_param *p,
+                                             uint32_t index, uint64_t i, float sum) {
+    bool bad;
+    if (p->moving.terms > 0) {
+        p->w[i] = lk_moving_of_sum(p->moving, scalars.examples, p->w[i], sum);
+        bad = lk_cuda_not_finite(p->w[i]);
+    } else {
+        bad = apply(o, own_scalars(scalars, p), sum, p, i);
+    }
+    if (bad) atomicMin(&state->bad_param, index);
+}
+
 template <bool normed>
 static inline __device__ void update_body(lk_cuda_at block, lk_cuda_state *state,
                                           const update_rule &o, const lk_cuda_param *params,
@@ -229,9 +252,8 @@ static inline __device__ void update_body(lk_cuda_at block, lk_cuda_state *state
                                           const lk_cuda_node *nodes, uint32_t node_count,
                                           const lk_cuda_metrics &metrics,
                                           const lk_cuda_norms &norms, const lk_cuda_scalars &ring) {
-    if (state->stopped) return;
-    const lk_step_scalars scalars = ring.ring[state->step % ring.slots];
-    if (state->asks && is_flagged(state, metrics, node_count, scalars.examples)) return;
+    lk_step_scalars scalars;
+    if (!is_applied(state, metrics, node_count, ring, &scalars)) return;
     LK_CUDA_EACH_AT(block, at, node_floats) {
         uint32_t index = find_param(params, param_count, at);
         const lk_cuda_param *p = &params[index];
@@ -245,17 +267,47 @@ static inline __device__ void update_body(lk_cuda_at block, lk_cuda_state *state
             }
             continue;
         }
-        float sum = lk_cuda_reduce(nodes, node_count, at);
-        if (p->moving.terms > 0) {
-            float *at_state = p->w + (at - p->node_offset);
-            *at_state = lk_moving_of_sum(p->moving, scalars.examples, *at_state, sum);
-            if (lk_cuda_not_finite(*at_state)) atomicMin(&state->bad_param, index);
-            continue;
-        }
-        if (apply(o, own_scalars(scalars, p), sum, p, at - p->node_offset)) {
-            atomicMin(&state->bad_param, index);
-        }
+        update_element(state, o, scalars, p, index, at - p->node_offset,
+                       lk_cuda_reduce(nodes, node_count, at));
     }
+}
+
+// The parameter of a block: the last that begins there or before, and so one that has elements.
+static inline __device__ uint32_t find_parts(const lk_cuda_parts *parts, uint32_t count,
+                                             uint32_t block) {
+    uint32_t low = 0;
+    while (count > 1) {
+        uint32_t half = count / 2;
+        low = parts[low + half].first_block <= block ? low + half : low;
+        count -= half;
+    }
+    return low;
+}
+
+// The elements of a block are of one parameter: its threads join the parts of each, if there are
+// any, and the first of an element's threads updates it.
+static inline __device__ void join_and_update_body(lk_cuda_at block, lk_cuda_state *state,
+                                                   const update_rule &o,
+                                                   const lk_cuda_param *params,
+                                                   uint32_t param_count, const lk_cuda_parts *parts,
+                                                   const lk_cuda_node *node,
+                                                   const lk_cuda_metrics &metrics,
+                                                   const lk_cuda_scalars &ring) {
+    lk_step_scalars scalars;
+    if (!is_applied(state, metrics, 1, ring, &scalars)) return;
+    const uint32_t index = find_parts(parts, param_count, block.x);
+    const lk_cuda_param *p = &params[index];
+    const lk_cuda_parts own = parts[index];
+    const uint32_t workers_log = lk_cuda_join_workers_log(own.count);
+    const uint32_t of_block = LK_CUDA_JOIN_THREADS >> workers_log;
+    const uint64_t first = (uint64_t)(block.x - own.first_block) * of_block;
+    const uint64_t i = first + (threadIdx.x & (of_block - 1));
+    const uint64_t there = LK_MIN(i, p->count - 1);
+    const float sum = own.at
+                          ? lk_cuda_join_tree(own.at + there, own.stride, own.count, workers_log)
+                          : node->values[p->node_offset + there];
+    if (threadIdx.x >= of_block || i >= p->count) return;
+    update_element(state, o, scalars, p, index, i, sum);
 }
 
 // One thread: a few numbers.

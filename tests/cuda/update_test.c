@@ -158,6 +158,73 @@ static void test_tree(void **unused) {
     }
 }
 
+// --- gradients left in parts ---------------------------------------------------------------------
+
+// Leaves as the parts of the first and the third parameter; the second one's gradient lies in the
+// node, and the fourth has none.
+static void check_parts(uint32_t total, const lk_optimizer *o) {
+    enum { ALL = PARAMS + 1 };
+    const uint64_t offsets[ALL] = {0, 64, 80, 200}, counts[ALL] = {50, 1, 120, 0};
+    float w[FLOATS], slot[FLOATS], sum[FLOATS], got[FLOATS];
+    for (uint32_t i = 0; i < FLOATS; i++) {
+        for (uint32_t l = 0; l < total; l++) {
+            leaves[l][i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
+        }
+        w[i] = (float)draw(1000);
+        slot[i] = (float)draw(100);
+        sum[i] = i == 64 ? 3.0f : node_value(lk_root_level(total), 0, total, i);
+    }
+    lk_cuda_stream s = fresh(0);
+    float *w_there = there(w, sizeof w), *slot_there = there(slot, sizeof slot);
+    const float *leaves_there = there(leaves, sizeof leaves);
+    lk_cuda_param params[ALL];
+    lk_cuda_parts parts[ALL];
+    lk_cuda_joining joining = {NULL};
+    for (uint32_t p = 0; p < ALL; p++) {
+        const bool left = p == 0 || p == 2;
+        params[p] = (lk_cuda_param){.node_offset = offsets[p],
+                                    .count = counts[p],
+                                    .w = w_there + offsets[p],
+                                    .slots = {slot_there + offsets[p]}};
+        parts[p] = (lk_cuda_parts){.at = left ? leaves_there + offsets[p] : NULL,
+                                   .stride = FLOATS,
+                                   .count = left ? total : 1,
+                                   .first_block = (uint32_t)joining.blocks};
+        lk_cuda_joining_add(&joining, counts[p], 1);
+        lk_cuda_joining_change(&joining, counts[p], parts[p].count);
+    }
+    joining.parts = there(parts, sizeof parts);
+    float node[FLOATS];
+    for (uint32_t i = 0; i < FLOATS; i++) node[i] = i == 64 ? 3.0f : -1000.0f;
+    const lk_cuda_node nodes = {there(node, sizeof node), 0};
+    lk_cuda_join_and_update(&s, o, there(params, sizeof params), ALL, joining,
+                            there(&nodes, sizeof nodes), (lk_cuda_metrics){NULL, 0},
+                            scalars_there(o, 0x1.999p-7f));
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
+        assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
+                               w + offsets[p], slots),
+                         0);
+    }
+    assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
+    back(got, w_there, sizeof got);
+    assert_memory_equal(got, w, sizeof w);  // the gaps too
+    back(got, slot_there, sizeof got);
+    assert_memory_equal(got, slot, sizeof slot);
+    must(cudaDeviceReset());
+}
+
+static void test_parts(void **unused) {
+    (void)unused;
+    const lk_optimizer momentum = {
+        .type = &lk_optimizer_momentum, .learning_rate = 0x1p-3f, .momentum = 0x1.8p-1f};
+    const lk_optimizer sgd = {.type = &lk_optimizer_sgd, .learning_rate = 0x1p-3f};
+    for (uint32_t total = 1; total <= LEAVES_MAX; total++) {
+        draws = total;
+        check_parts(total, total % 2 ? &momentum : &sgd);
+    }
+}
+
 // --- averages ------------------------------------------------------------------------------------
 
 // With each slot count before them, in the first update and in a later one; of weights that are cut
@@ -716,7 +783,8 @@ static void test_spread(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tree),     cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_parts),     cmocka_unit_test(test_norms),
         cmocka_unit_test(test_results),  cmocka_unit_test(test_averages),
         cmocka_unit_test(test_stop),     cmocka_unit_test(test_held),
         cmocka_unit_test(test_graph),    cmocka_unit_test(test_failed_launch),

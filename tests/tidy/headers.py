@@ -15,6 +15,7 @@ FOLDERS = ("arena", "ops", "comm", "io", "apps")
 NEITHER = {
     "comm/mpi/private.h": "MPI's own header, where MPI is built in",
     "ops/cuda/device.h": "device code: nvcc's",
+    "ops/cuda/join.h": "device code: nvcc's",
     "ops/cuda/sums.h": "device code: nvcc's",
     "ops/cuda/sums_launches.h": "device code: nvcc's",
     "ops/cuda/conv.h": "device code: nvcc's",

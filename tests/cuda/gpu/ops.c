@@ -142,6 +142,12 @@ static lk_status stand_at_step(lk_error *error) {
     return lk_cuda_step_wait(c, error);
 }
 
+// Gradients are looked at: whole ones.
+static void start_recording(void) {
+    lk_cuda_record_start(&recording, &device.gpus.gpu[0], 0, STEP);
+    recording.walk.left = (lk_cuda_left){.c = NULL};
+}
+
 static lk_status walk_all(lk_error *error) {
     const uint32_t count = host.program.reduce_op;
     all.ops = calloc(count, sizeof *all.ops);
@@ -149,10 +155,10 @@ static lk_status walk_all(lk_error *error) {
         return lk_fail(error, LK_INTERNAL, "the programs have %u and %u ops", count,
                        device.program.reduce_op);
     }
-    lk_cuda_record_start(&recording, &device.gpus.gpu[0], 0, STEP);
+    start_recording();
     lk_step_compute_seen(&host.group, 0, STEP, on_op, NULL);
     for (uint32_t walk = 1; walk < WALKS; walk++) {
-        lk_cuda_record_start(&recording, &device.gpus.gpu[0], 0, STEP);
+        start_recording();
         for (uint32_t op = 0; op < count; op++) run_op(op, &all.ops[op].us[walk]);
     }
     return all.failed ? lk_fail(error, LK_INTERNAL, "op %u failed", all.failed - 1) : LK_OK;

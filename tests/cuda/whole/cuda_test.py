@@ -195,6 +195,22 @@ def memory(t):
     t.check(more - few == 4, "waits of 8 and 16 steps", few, more)
 
 
+def left_in_parts(t):
+    """Gradients are joined by the update where nobody else reads them (comm/cuda/left.h)."""
+    ways = [(True, []), (True, ["--set", "layout.persistent=on"]),
+            (True, ["--set", "global_batch=232"]),
+            (False, ["--replicas", "2"]), (False, WAVE), (False, GUARDS),
+            (False, ["--set", "optimizer.global_clipnorm=1"]),
+            (False, ["--set", "precision=mixed_bfloat16"]),
+            (False, ["--set", "arithmetic=fast", "--set", "fast_precision=tf32"])]
+    for wanted, row in ways:
+        row = ["--replicas", "1", *row] if "--replicas" not in row else row
+        lines = t.expect(0, "plan", MATRIX, "--kernels", "cuda", "--json", *row)[1]
+        regions = json.loads("\n".join(lines))["gpus"][0]["regions"]
+        found = [r["bytes"] for r in regions if r["name"] == "gradients in parts"]
+        t.check(bool(found and found[0]) == wanted, f"left in parts: {found}, {wanted}", *row)
+
+
 def refused(t, code, text, *arguments, **environment):
     os.environ.update(environment)
     found, _, error = t.run("train", MATRIX, "--kernels", "cuda", "--run-dir", "refused",
@@ -316,6 +332,7 @@ def main():
     wide(t)
     diverging(t)
     memory(t)
+    left_in_parts(t)
     guards(t)
     refusing(t)
     if HOW_MUCH != "device":
