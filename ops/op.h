@@ -410,7 +410,7 @@ struct lk_op_type {
     bool kept;   // .. of LK_SCOPE_GRAINS: it reads what forward and backward kept of each, in fp32
     bool looks;  // .. what its kernel returns counts, beside what is seen in what it writes
     bool both;   // .. it writes LK_DX2, and has no mask
-    // The fast arithmetic in bf16: y can be stored as it is multiplied; x is multiplied, and read
+    // The fast arithmetic in 16 bits: y can be stored as multiplied; x is multiplied, and read
     // by nothing else but products and masks.
     bool narrows, multiplies;
     const lk_op_type *apart;

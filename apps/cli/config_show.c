@@ -393,8 +393,9 @@ static void fill_rest(json_t *root, const lk_config *c, const lk_config_options 
     json_t *layout = json_object_get(root, "layout"), *data = json_object_get(root, "data");
     fill(root, "global_batch", json_integer(c->spec.global_batch));
     fill(root, "grain", json_integer(c->spec.grain));
-    if (c->spec.fast_precision != LK_STRICT) {
-        fill(root, "fast_precision", json_string(lk_fast_precision_name(c->spec.fast_precision)));
+    const lk_fast_precision fast = c->spec.model.fast_precision;
+    if (fast != LK_STRICT) {
+        fill(root, "fast_precision", json_string(lk_fast_precision_name(fast)));
     }
     if (c->epochs) fill(root, "epochs", json_integer((json_int_t)c->epochs));
     if (c->replicas) put(root, "replicas", json_integer(c->replicas));

@@ -73,7 +73,7 @@ static void print_gpu(const lk_run *run, lk_text_out *out) {
             out,
             "arithmetic fast: products in %s by cuBLAS; conversions, windows of images and "
             "partial gradients of up to %u bytes at once lie in the scratch",
-            lk_fast_precision_name(run->config.spec.fast_precision), LK_FAST_CHUNK_BYTES);
+            lk_fast_precision_name(run->config.spec.model.fast_precision), LK_FAST_CHUNK_BYTES);
     }
 }
 

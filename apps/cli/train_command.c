@@ -292,7 +292,7 @@ static void print_banner(display *d, const lk_run *run) {
         lk_text_line(out,
                      "arithmetic fast: products in %s by cuBLAS %s on %s; another GPU model or "
                      "version may give other bits",
-                     lk_fast_precision_name(s->fast_precision), cublas,
+                     lk_fast_precision_name(s->model.fast_precision), cublas,
                      run->gpus.gpu[0].device.name);
     }
     print_kinds(run, out);

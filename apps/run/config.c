@@ -356,32 +356,21 @@ static lk_status settle_batch(lk_config *c, const lk_json_cursor *root,
         c->replicas = options->own_replicas ? options->own_replicas : options->replicas;
     }
     if (c->spec.grain) return LK_OK;
-    c->spec.grain = c->spec.fast_precision == LK_STRICT ? lk_default_grain(c->spec.global_batch)
-                                                   : lk_default_fast_grain(c->spec.global_batch);
+    c->spec.grain = c->spec.model.fast_precision == LK_STRICT
+                        ? lk_default_grain(c->spec.global_batch)
+                        : lk_default_fast_grain(c->spec.global_batch);
     return LK_OK;
 }
 
-// What many will write, and a list of words would not explain.
-static lk_status check_fast_precision(const lk_json_cursor *root, lk_error *error) {
-    lk_json_cursor at;
-    const char *text = "";
-    lk_error no_text = {.status = LK_OK};
-    if (lk_json_find(root, "fast_precision", &at)) (void)lk_json_as_string(&at, &text, &no_text);
-    if (strcmp(text, "fp16") != 0) return LK_OK;
-    return lk_json_refuse(&at, error,
-                          "fp16 needs its loss scaled, or small gradients become zero, and "
-                          "this version does not scale it; use \"bf16\" or \"tf32\"");
-}
-
-// The loss is scaled in one precision alone; of its keys none is without use.
+// The loss is scaled where gradients are float16 alone; of its keys none is without use.
 static lk_status settle_scale(lk_config *c, const lk_json_cursor *root, lk_error *error) {
     lk_model *m = &c->spec.model;
     lk_json_cursor at;
-    m->skips = m->precision == LK_MIXED_FLOAT16 && !m->loss_scale.replays;
-    if (m->precision == LK_MIXED_FLOAT16 || !lk_json_find(root, "loss_scale", &at)) return LK_OK;
+    m->skips = lk_model_scales(m) && !m->loss_scale.replays;
+    if (lk_model_scales(m) || !lk_json_find(root, "loss_scale", &at)) return LK_OK;
     return lk_json_refuse(&at, error,
-                          "a loss is scaled in precision \"mixed_float16\" alone; set it, or take "
-                          "loss_scale out");
+                          "a loss is scaled in precision \"mixed_float16\", and in arithmetic "
+                          "\"fast\" in fast_precision \"fp16\"; set that, or take loss_scale out");
 }
 
 static void settle_averages(lk_config *c) {
@@ -405,10 +394,11 @@ static lk_status settle_arithmetic(lk_config *c, const lk_json_cursor *root, lk_
     if (c->spec.model.precision != LK_FLOAT32) {
         (void)lk_json_find(root, "precision", &at);
         return lk_json_refuse(&at, error,
-                              "mixed precision is one of arithmetic \"strict\"; \"fast\" has "
-                              "fast_precision: leave one of them out");
+                              "mixed precision is one of arithmetic \"strict\"; in \"fast\" set "
+                              "fast_precision to \"%s\" instead, and take precision out",
+                              c->spec.model.precision == LK_MIXED_FLOAT16 ? "fp16" : "bf16");
     }
-    c->spec.fast_precision = (lk_fast_precision)(c->said.fast_precision + LK_FAST_TF32);
+    c->spec.model.fast_precision = (lk_fast_precision)(c->said.fast_precision + LK_FAST_TF32);
     return LK_OK;
 }
 
@@ -463,7 +453,6 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     LK_CHECK(load_document(c, options, error));
     LK_CHECK(lk_config_expand_gan(&c->document, error));
     lk_json_cursor root = lk_json_root(&c->document);
-    LK_CHECK(check_fast_precision(&root, error));
     LK_CHECK(lk_config_read_group(c, &root, &lk_config_keys, c, error));
     LK_CHECK(check_name(c, &root, error));
     LK_CHECK(settle_arithmetic(c, &root, error));

@@ -20,7 +20,7 @@
 
 static const char *const arithmetics[] = {"strict", "fast"};
 static const char *const precisions[] = {"float32", "mixed_float16", "mixed_bfloat16"};
-static const char *const fast_precisions[] = {"tf32", "bf16"};
+static const char *const fast_precisions[] = {"tf32", "bf16", "fp16"};
 static const char *const layer_dtypes[] = {"float32"};
 static const char *const scale_types[] = {"dynamic", "static"};
 static const char *const overflows[] = {"skip", "replay"};
@@ -356,7 +356,9 @@ static const lk_key root[] = {
                .meaning = "the same bits on all hardware, or fast on a GPU"}},
     {.value = {CHOICE("precision", lk_config, spec.model.precision, precisions),
                .meaning = "of products: fp32, or operands and activations of 16 bits"}},
-    {.value = {.name = "loss_scale", .meaning = "of precision mixed_float16"}, OBJECT(loss_scale)},
+    {.value = {.name = "loss_scale",
+               .meaning = "of precision mixed_float16, and of fast_precision fp16"},
+     OBJECT(loss_scale)},
     {.value = {CHOICE("fast_precision", lk_config, said.fast_precision, fast_precisions),
                .chosen = "tf32",
                .meaning = "of products, in arithmetic fast alone"}},

@@ -73,7 +73,9 @@ uint64_t lk_run_test_examples(const lk_run *run) {
 
 // --- configure ---------------------------------------------------------------------------------
 
-bool lk_run_is_fast(const lk_run *run) { return run->config.spec.fast_precision != LK_STRICT; }
+bool lk_run_is_fast(const lk_run *run) {
+    return run->config.spec.model.fast_precision != LK_STRICT;
+}
 
 void lk_run_cublas(const lk_run *run, char *out, size_t bytes) {
     lk_blas_version_text(&run->gpus.gpu[0].fast.blas, out, bytes);
@@ -381,7 +383,7 @@ static void say_arithmetic(const lk_run *run, char *arithmetic, char *device, si
     if (!lk_run_is_fast(run)) return;
     lk_run_cublas(run, cublas, sizeof cublas);
     lk_format(arithmetic, bytes, "fast, %s",
-              lk_fast_precision_name(run->config.spec.fast_precision));
+              lk_fast_precision_name(run->config.spec.model.fast_precision));
     lk_format(device, bytes, "%s with cuBLAS %s", run->gpus.gpu[0].device.name, cublas);
 }
 

@@ -25,7 +25,7 @@ void lk_saver_make(lk_saver *s, lk_run *run, const char *directory) {
         {"global_batch", s->numbers[1]},
         {"grain", s->numbers[2]},
         {"arithmetic", "fast"},
-        {"precision", lk_fast_precision_name(spec->fast_precision)},
+        {"precision", lk_fast_precision_name(spec->model.fast_precision)},
         {"gpu", run->gpus.gpu[0].device.name},
         {"cublas", s->cublas}};
     memcpy(s->pairs, pairs, sizeof pairs);

@@ -258,14 +258,15 @@ static lk_status check_finite(const lk_trainer *t, const lk_step_result *r, lk_e
     if (r->verdict == LK_VERDICT_STOP && r->loss_scale > 0) {
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite at loss scale %llu: %s, and the run saves "
-                       "nothing more; %s; try a smaller learning_rate, or precision "
-                       "mixed_bfloat16 or float32",
+                       "nothing more; %s; try a smaller learning_rate, or %s",
                        (unsigned long long)r->step, r->bad_tensor,
                        (unsigned long long)r->loss_scale,
                        t->run->config.spec.model.loss_scale.replays
                            ? "no smaller one helps"
                            : "loss_scale.skips_max steps were skipped one after another",
-                       saved);
+                       saved,
+                       lk_run_is_fast(t->run) ? "fast_precision bf16 or tf32"
+                                              : "precision mixed_bfloat16 or float32");
     }
     return lk_fail(error, LK_NOT_FINITE,
                    "step %llu: %s is not finite: the run diverged and saves nothing more; %s; try "
@@ -539,7 +540,7 @@ static lk_status write_arithmetic(const lk_trainer *t, lk_error *error) {
     int n = snprintf(text, sizeof text,
                      "{\n  \"arithmetic\": \"fast\",\n  \"precision\": \"%s\",\n  \"gpu\": "
                      "\"%s\",\n  \"cublas\": \"%s\"\n}\n",
-                     lk_fast_precision_name(run->config.spec.fast_precision), gpu, cublas);
+                     lk_fast_precision_name(run->config.spec.model.fast_precision), gpu, cublas);
     return lk_run_dir_write(&t->dir, "arithmetic.json", text, (size_t)n, error);
 }
 

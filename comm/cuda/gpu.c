@@ -2,7 +2,7 @@
 #include "comm/cuda/gpu.h"
 
 const lk_kernels *lk_cuda_step_kernels(const lk_run_spec *spec) {
-    return spec->fast_precision != LK_STRICT ? &lk_kernels_cuda_fast : &lk_kernels_cuda;
+    return spec->model.fast_precision != LK_STRICT ? &lk_kernels_cuda_fast : &lk_kernels_cuda;
 }
 
 // --- kinds of steps ------------------------------------------------------------------------------

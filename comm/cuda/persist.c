@@ -54,7 +54,7 @@ bool lk_cuda_persist_has_tables(const lk_cuda_step *c) {
 static const char *refused_at_once(const lk_cuda_step *c) {
     const lk_run_spec *spec = c->program->spec;
     if (lk_cuda_step_shares(c)) return "other GPUs or workers compute a part of each step";
-    if (spec->fast_precision != LK_STRICT) return "the arithmetic is \"fast\"";
+    if (spec->model.fast_precision != LK_STRICT) return "the arithmetic is \"fast\"";
     if (lk_model_is_mixed(&spec->model)) return "precision is not \"float32\"";
     if (c->program->checked) return "layout.guards looks at every op";
     return NULL;

@@ -33,10 +33,10 @@ enum { DEVICE_ALIGN_BYTES = 256 };
 
 // --- the plan ------------------------------------------------------------------------------------
 
-static bool is_fast(const lk_run_spec *spec) { return spec->fast_precision != LK_STRICT; }
+static bool is_fast(const lk_run_spec *spec) { return spec->model.fast_precision != LK_STRICT; }
 
 static lk_fast_rules rules_of(const lk_run_spec *spec) {
-    return (lk_fast_rules){.precision = spec->fast_precision,
+    return (lk_fast_rules){.precision = spec->model.fast_precision,
                            .grain = spec->grain,
                            .grains = lk_grain_count(spec),
                            .chunk_bytes = LK_FAST_CHUNK_BYTES,
@@ -284,7 +284,7 @@ void lk_cuda_step_plan(lk_cuda_step *c, const lk_program *p, const lk_cuda_needs
     c->program = p;
     c->needs = *needs;
     c->fast.rules = rules_of(p->spec);
-    c->fast.blas.precision = p->spec->fast_precision;
+    c->fast.blas.precision = p->spec->model.fast_precision;
     count_share(c);
     c->slots = ring_slots(c);
     choose_persistent(c);
@@ -540,7 +540,7 @@ static lk_status rehearse(lk_cuda_step *c, lk_error *error) {
 static lk_status start_fast(lk_cuda_step *c, lk_error *error) {
     const lk_run_spec *spec = c->program->spec;
     if (!is_fast(spec)) return LK_OK;
-    LK_CHECK(lk_blas_open(&c->fast.blas, spec->fast_precision, blas_plans_max(c->program),
+    LK_CHECK(lk_blas_open(&c->fast.blas, spec->model.fast_precision, blas_plans_max(c->program),
                           c->host.plans,
                           c->at.workspace, LK_BLAS_WORKSPACE_BYTES, error));
     c->rehearses = true;

@@ -248,10 +248,15 @@ static void decode(lk_frame *f, uint32_t index, const lk_microbatch *microbatch)
     lk_cuda_decode_end(&lane, op);
 }
 
-// What a kernel found out is on the device.
+// What a kernel found out is on the device. Of the fast arithmetic in fp16 what the kernel of a
+// loss wrote is scaled before a product rounds it; mixed precision has done so.
 static void examples(lk_frame *f, uint32_t op, const lk_microbatch *microbatch, const lk_lane *lane,
                      uint32_t bad) {
-    (void)f, (void)op, (void)microbatch, (void)lane, (void)bad;
+    const lk_op *done = &f->program->ops[op];
+    (void)microbatch, (void)bad;
+    if (lane->train && !lk_mixed_is(f->program, done)) {
+        lk_mixed_scale(f, done, lane, lane->examples);
+    }
 }
 static void before_op(lk_frame *f, uint32_t op) {
     walk *w = walk_of(f);
@@ -291,7 +296,7 @@ static void walk_microbatch(walk *w, const lk_microbatch *microbatch) {
 
 static walk start_walk(lk_cuda_step *c, uint32_t replica, lk_cuda_nodes *nodes) {
     const lk_program *p = c->program;
-    const bool fast = p->spec->fast_precision != LK_STRICT;
+    const bool fast = p->spec->model.fast_precision != LK_STRICT;
     walk w = {.s = {.stream = c->compute.stream,
                     .dependent = c->dependent,
                     .rehearses = c->rehearses,

@@ -157,7 +157,7 @@ static inline void add_progress(lk_group *group, uint32_t replica,
 // In line: a board calls one of the two alone.
 // What the step is scaled by: taken out of the mean gradients, whose factor becomes smaller.
 static void take_scale(lk_group *group, uint8_t *device) {
-    if (!lk_model_is_mixed(&group->program->spec->model)) return;
+    if (!LK_HAS_MIXED || !lk_model_scales(&group->program->spec->model)) return;
     const lk_scale_state *state = lk_scale_of(group->program, device);
     if (!state) return;
     group->scale = *state;

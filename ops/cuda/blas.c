@@ -58,7 +58,9 @@ static cublasStatus_t make_layout(const lk_blas *b, cublasLtMatrixLayout_t *layo
 static cublasStatus_t make_layouts(const lk_blas *b, lk_blas_plan *p) {
     const lk_blas_shape *s = &p->shape;
     const bool left = s->left_transposed, right = s->right_transposed;
-    const cudaDataType_t operand = b->precision == LK_FAST_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    const cudaDataType_t operand = b->precision == LK_FAST_BF16   ? CUDA_R_16BF
+                                   : b->precision == LK_FAST_FP16 ? CUDA_R_16F
+                                                                  : CUDA_R_32F;
     cublasStatus_t code = make_layout(b, &p->right, operand, right ? s->terms : s->columns,
                                       right ? s->columns : s->terms, s->right_ld, s->right_stride);
     if (code != CUBLAS_STATUS_SUCCESS) return code;
@@ -183,7 +185,7 @@ static bool check(lk_blas *b, lk_cuda_stream *s, const lk_blas_plan *p) {
 // Of a product nothing is known but what it multiplies and touches. `steps`: an operand's bytes.
 static void tell(const lk_blas *b, const lk_cuda_stream *s, const lk_blas_shape *p,
                  uint32_t batches) {
-    const uint64_t each = b->precision == LK_FAST_BF16 ? 2 : 4;
+    const uint64_t each = lk_dtype_bytes(lk_fast_dtype(b->precision));
     const uint64_t out = p->rows * p->columns * sizeof(float);
     const uint64_t left = p->rows * p->terms * each * (p->left_stride ? batches : 1);
     const uint64_t right = p->terms * p->columns * each * (p->right_stride ? batches : 1);

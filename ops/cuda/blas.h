@@ -68,8 +68,8 @@ lk_status lk_blas_open(lk_blas *b, lk_fast_precision precision, uint32_t plan_ma
 void lk_blas_seal(lk_blas *b);
 void lk_blas_close(lk_blas *b);
 
-// Enqueues a product. left, right: float (tf32) or the upper halves of floats (bf16). A failure is
-// noted in b->error, and on the stream.
+// Enqueues a product. left, right: float (tf32), the upper halves of floats (bf16), or
+// binary16 (fp16). A failure is noted in b->error, and on the stream.
 void lk_blas_multiply(lk_blas *b, lk_cuda_stream *s, const lk_blas_shape *shape, uint32_t batches,
                       const void *left, const void *right, float *out);
 

@@ -58,10 +58,11 @@ void lk_cuda_conv2d_pool_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t
 
 void lk_cuda_conv2d_pool_forward_narrow(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                         const float *x, const float *w, const float *bias,
-                                        uint16_t *y, uint8_t *argmax) {
+                                        lk_dtype dtype, uint16_t *y, uint8_t *argmax) {
     conv_narrow_job job;
     static_cast<conv_forward_job<true> &>(job) =
         forward_job<true>(s, c, m_count, x, w, bias, nullptr, argmax);
+    job.dtype = dtype;
     job.narrow = y;
     lk_cuda_run(s, job, c->kernel_h * c->kernel_w * c->in_c, 1, 1);
 }

@@ -149,9 +149,11 @@ struct conv_forward_job {
     }
 };
 
-// The same, whose pooled y is stored as products in bf16 take it. No task of the persistent kernel.
+// The same, whose pooled y is stored as products of 16 bits take it. No task of the persistent
+// kernel.
 struct conv_narrow_job : conv_forward_job<true> {
     static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
+    lk_dtype dtype;
     uint16_t *narrow;
 
     __device__ bool store(uint32_t i, uint32_t j, const float *v) const {
@@ -159,7 +161,7 @@ struct conv_narrow_job : conv_forward_job<true> {
         uint8_t winner;
         const bool bad = pick(v, &best, &winner);
         const uint64_t at = (uint64_t)(i / group) * columns + j;
-        narrow[at] = lk_cuda_operand(!s.c.relu || best > 0.0f ? best : 0.0f);
+        narrow[at] = lk_cuda_operand(dtype, !s.c.relu || best > 0.0f ? best : 0.0f);
         argmax[at] = winner;
         return bad;
     }

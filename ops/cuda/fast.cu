@@ -6,14 +6,23 @@
 
 // --- operands ------------------------------------------------------------------------------------
 
-// What cuBLAS calls bf16: the upper half of a float.
-typedef uint16_t bf16;
+// An operand of 16 bits, which `dtype` says; others are fp32.
+typedef uint16_t half;
 
-static inline __device__ void put(float *to, float value) { *to = value; }
-static inline __device__ void put(bf16 *to, float value) { *to = lk_cuda_operand(value); }
+static inline __device__ void put(lk_dtype, float *to, float value) { *to = value; }
+static inline __device__ void put(lk_dtype dtype, half *to, float value) {
+    *to = lk_cuda_operand(dtype, value);
+}
+
+// An overflow of fp16, or what was not finite before. A gradient that nothing but the gradient of
+// weights takes is seen nowhere else. In bf16 only what is near the end of fp32 overflows.
+static inline __device__ bool overflows(lk_dtype, float) { return false; }
+static inline __device__ bool overflows(lk_dtype dtype, half value) {
+    return dtype == LK_F16 && (value & 0x7c00u) == 0x7c00u;
+}
 
 static inline __device__ bool positive(float value) { return value > 0.0f; }
-static inline __device__ bool positive(bf16 value) { return lk_cuda_operand_positive(value); }
+static inline __device__ bool positive(half value) { return lk_cuda_operand_positive(value); }
 
 // Rows of `columns` elements: `all` of them, below 2^31, and where element n is in rows `ld` apart.
 typedef struct row_shape {
@@ -41,15 +50,22 @@ static void each_rows(const lk_fast_rules &rules, uint64_t rows, uint64_t column
     }
 }
 
-// Row r of `to` is row r of `from`, whose rows are side by side.
+// Row r of `to` is row r of `from`, whose rows are side by side. Rounding to 16 bits takes more
+// registers: for compute capability 10.0 eight blocks would spill.
 template <typename T>
-static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    pack(row_shape s, const float *__restrict__ from, T *__restrict__ to) {
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, sizeof(T) == 2 ? 6 : 8)
+    pack(lk_cuda_state *state, uint32_t op, lk_dtype dtype, row_shape s,
+         const float *__restrict__ from, T *__restrict__ to) {
     lk_cuda_begin();
+    bool bad = false;
     LK_CUDA_EACH(i, s.all) {
         uint32_t column;
-        put(&to[in_rows(s, (uint32_t)i, &column)], from[i]);
+        T value;
+        put(dtype, &value, from[i]);
+        bad = bad || overflows(dtype, value);
+        to[in_rows(s, (uint32_t)i, &column)] = value;
     }
+    lk_cuda_report(state, op, bad);
 }
 
 // A convolution's windows.
@@ -79,7 +95,8 @@ static window_shape window_shape_of(const lk_conv2d *c, uint64_t ld) {
 // `all` elements of them, below 2^31; x (m, in_h, in_w, in_c).
 template <typename T>
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
-    windows(window_shape s, uint32_t all, const float *__restrict__ x, T *__restrict__ to) {
+    windows(lk_dtype dtype, window_shape s, uint32_t all, const float *__restrict__ x,
+            T *__restrict__ to) {
     lk_cuda_begin();
     LK_CUDA_EACH(i, all) {
         const uint32_t n = (uint32_t)i;
@@ -92,7 +109,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
         const uint32_t ix = ox * s.c.stride_w + kx - s.c.pad_left;
         const bool inside = iy < s.c.in_h && ix < s.c.in_w;
         const uint64_t at = (((uint64_t)m * s.c.in_h + iy) * s.c.in_w + ix) * s.in_c.by + ci;
-        put(&to[(uint64_t)row * s.ld + term], inside ? x[at] : 0.0f);
+        put(dtype, &to[(uint64_t)row * s.ld + term], inside ? x[at] : 0.0f);
     }
 }
 
@@ -197,7 +214,7 @@ static product_shape product_of(const lk_fast_layer *l) {
 }
 
 static uint64_t operand_bytes(lk_fast_precision precision) {
-    return precision == LK_FAST_BF16 ? 2 : 4;
+    return lk_dtype_is_half(lk_fast_dtype(precision)) ? 2 : 4;
 }
 
 // Elements from row to row, so that all rows are aligned.
@@ -310,14 +327,21 @@ typedef struct pass {
     const lk_fast_layer *layer;
     product_shape p;
     scratch_plan at;
+    lk_dtype dtype;
     uint64_t bytes;  // of an element of an operand
 } pass;
 
 static pass start(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer, lk_fast_pass which,
                   uint32_t examples) {
     const product_shape p = product_of(layer);
-    return {
-        f, s, layer, p, plan_of(&f->rules, &p, which, examples), operand_bytes(f->rules.precision)};
+    const lk_fast_precision precision = f->rules.precision;
+    return {f,
+            s,
+            layer,
+            p,
+            plan_of(&f->rules, &p, which, examples),
+            lk_fast_dtype(precision),
+            operand_bytes(precision)};
 }
 
 // The operand in scratch at `at`, made of `from`; or `from` itself.
@@ -330,11 +354,11 @@ static const void *operand(const pass *q, uint64_t at, const void *x, uint64_t r
                   const lk_cuda_grid blocks = lk_cuda_blocks(shape.all);
                   const float *from = (const float *)x + r * columns;
                   if (q->bytes == 2) {
-                      lk_cuda_launch(q->s, pack<bf16>, blocks, LK_CUDA_THREADS, 0, shape, from,
-                                     (bf16 *)to + r * shape.ld);
+                      lk_cuda_launch(q->s, pack<half>, blocks, LK_CUDA_THREADS, 0, q->s->state,
+                                     q->s->op, q->dtype, shape, from, (half *)to + r * shape.ld);
                   } else {
-                      lk_cuda_launch(q->s, pack<float>, blocks, LK_CUDA_THREADS, 0, shape, from,
-                                     to + r * shape.ld);
+                      lk_cuda_launch(q->s, pack<float>, blocks, LK_CUDA_THREADS, 0, q->s->state,
+                                     q->s->op, q->dtype, shape, from, to + r * shape.ld);
                   }
               });
     return to;
@@ -353,11 +377,11 @@ static const void *spread(const pass *q, const float *x, uint32_t examples) {
         const uint64_t first = m * q->p.positions * ld;
         const float *from = x + m * lk_conv2d_in_floats(c);
         if (q->bytes == 2) {
-            lk_cuda_launch(q->s, windows<bf16>, lk_cuda_blocks(all), LK_CUDA_THREADS, 0, shape, all,
-                           from, (bf16 *)to + first);
+            lk_cuda_launch(q->s, windows<half>, lk_cuda_blocks(all), LK_CUDA_THREADS, 0, q->dtype,
+                           shape, all, from, (half *)to + first);
         } else {
-            lk_cuda_launch(q->s, windows<float>, lk_cuda_blocks(all), LK_CUDA_THREADS, 0, shape,
-                           all, from, to + first);
+            lk_cuda_launch(q->s, windows<float>, lk_cuda_blocks(all), LK_CUDA_THREADS, 0, q->dtype,
+                           shape, all, from, to + first);
         }
     }
     return to;
@@ -366,7 +390,7 @@ static const void *spread(const pass *q, const float *x, uint32_t examples) {
 // Of `examples` from example m on.
 static const void *input_of(const pass *q, const void *x, uint32_t m, uint32_t examples) {
     const uint64_t k = q->p.terms;
-    if (q->p.narrow) return (const bf16 *)x + m * k;
+    if (q->p.narrow) return (const half *)x + m * k;
     if (!q->p.windows) return operand(q, q->at.input, (const float *)x + m * k, examples, k);
     return spread(q, (const float *)x + m * lk_conv2d_in_floats(q->layer->conv), examples);
 }
@@ -431,7 +455,7 @@ static void finish_gradient(const pass *q, uint32_t m, uint32_t some, const floa
     const lk_conv2d *c = q->layer->conv;
     const uint64_t columns = c ? lk_conv2d_in_floats(c) : q->p.terms, first = m * columns;
     const float *seen = mask && !q->p.narrow ? (const float *)mask + first : nullptr;
-    const bf16 *narrow = mask && q->p.narrow ? (const bf16 *)mask + first : nullptr;
+    const half *narrow = mask && q->p.narrow ? (const half *)mask + first : nullptr;
     each_rows(q->f->rules, some, columns, ld, [&](uint64_t r, const row_shape &shape) {
         const lk_cuda_grid blocks = lk_cuda_blocks(shape.all);
         const uint64_t at = r * columns;
@@ -441,7 +465,7 @@ static void finish_gradient(const pass *q, uint32_t m, uint32_t some, const floa
             lk_cuda_launch(s, gather_windows, blocks, LK_CUDA_THREADS, 0, s->state, s->op,
                            window_shape_of(c, ld), shape.all, from, seen ? seen + at : nullptr, to);
         } else if (narrow) {
-            lk_cuda_launch(s, finish_input_gradient<bf16>, blocks, LK_CUDA_THREADS, 0, s->state,
+            lk_cuda_launch(s, finish_input_gradient<half>, blocks, LK_CUDA_THREADS, 0, s->state,
                            s->op, shape, from, narrow + at, to);
         } else {
             lk_cuda_launch(s, finish_input_gradient<float>, blocks, LK_CUDA_THREADS, 0, s->state,
@@ -527,7 +551,7 @@ void lk_fast_weight_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer 
 }
 
 int lk_cuda_prepare_fast(void) {
-    return lk_cuda_prepare_kernels(pack<float>, pack<bf16>, windows<float>, windows<bf16>,
+    return lk_cuda_prepare_kernels(pack<float>, pack<half>, windows<float>, windows<half>,
                                    finish_forward, finish_input_gradient<float>,
-                                   finish_input_gradient<bf16>, gather_windows, join_partials);
+                                   finish_input_gradient<half>, gather_windows, join_partials);
 }

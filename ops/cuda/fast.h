@@ -7,8 +7,9 @@
 // - A convolution is the product of a matrix of all windows of the image (terms in the order of
 //   kernels.h) with the weights; the gradient of its input is gathered from the product of the
 //   output's gradient with the weights, taps ascending.
-// - Operands are rounded once, to nearest even: tf32 by the matrix units, bf16 by our kernels, of
-//   which what is not zero stays so (operand.h).
+// - Operands are rounded once, to nearest even: tf32 by the matrix units, bf16 and fp16 by our
+//   kernels, of which what is not zero stays so (operand.h). What that makes infinite in fp16 is
+//   reported as a sum would be; a window, or what was pooled, by the sums it enters.
 // - A convolution behind which a 2x2 pool stands is no product of cuBLAS where the strict kernels,
 //   which never store what is before the pool, are reckoned to be faster (ops/layers/conv2d.c).
 //   What it pools a dense layer may take as its operand.
@@ -50,7 +51,7 @@ typedef struct lk_fast {
 } lk_fast;
 
 // A layer: one of the two is not NULL. Narrow, of a dense layer: its x, and the mask of its input's
-// gradient, are operands in bf16 (operand.h), of k_count in whole lines of LK_BLAS_ALIGN_BYTES.
+// gradient, are operands of 16 bits (operand.h), of k_count in whole lines of LK_BLAS_ALIGN_BYTES.
 typedef struct lk_fast_layer {
     const lk_dense *dense;
     const lk_conv2d *conv;

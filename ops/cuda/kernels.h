@@ -15,6 +15,7 @@
 #ifndef LOCKSTEP_OPS_CUDA_KERNELS_H
 #define LOCKSTEP_OPS_CUDA_KERNELS_H
 
+#include "arena/plan.h"
 #include "ops/augment.h"
 #include "ops/geometry.h"
 #include "ops/metric.h"
@@ -149,10 +150,10 @@ void lk_cuda_conv2d_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_co
 void lk_cuda_conv2d_pool_forward(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                  const float *x, const float *w, const float *bias, float *y,
                                  uint8_t *argmax);
-// .. y as an operand in bf16 (operand.h).
+// .. y as an operand of 16 bits (operand.h), which dtype says.
 void lk_cuda_conv2d_pool_forward_narrow(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                         const float *x, const float *w, const float *bias,
-                                        uint16_t *y, uint8_t *argmax);
+                                        lk_dtype dtype, uint16_t *y, uint8_t *argmax);
 void lk_cuda_conv2d_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
                                    const float *w, const float *dy, const float *mask, float *dx);
 // A transposed convolution, of the geometry of the convolution whose input gradient it is.

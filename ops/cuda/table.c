@@ -229,7 +229,9 @@ static uint32_t fast_weight_gradient(lk_lane *l, const lk_op *op) {
 static uint32_t fast_pool(lk_lane *l, const lk_op *op) {
     if (!op->narrow) return conv2d_pool(l, op);
     lk_cuda_conv2d_pool_forward_narrow(stream_of(l), &op->conv, l->examples, l->at[LK_X],
-                                       l->param[0], l->param[1], l->at[LK_Y], l->at[LK_AUX]);
+                                       l->param[0], l->param[1],
+                                       lk_fast_dtype(fast_of(l)->rules.precision), l->at[LK_Y],
+                                       l->at[LK_AUX]);
     return 0;
 }
 

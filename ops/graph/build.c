@@ -246,7 +246,7 @@ static lk_status scale_loss(lk_builder *b) {
     const lk_model *m = &b->program->spec->model;
     lk_state_shape state = {
         .suffix = "run/loss_scale/state", .dtype = LK_U32, .rank = 1, .size = {LK_SCALE_WORDS}};
-    if (m->precision != LK_MIXED_FLOAT16) return LK_OK;
+    if (!lk_model_scales(m)) return LK_OK;
     if (lk_graph_of(m)) {
         state.rank = 2;
         state.size[0] = lk_objective_count(m);
@@ -533,7 +533,9 @@ static bool is_logits(const lk_builder *b, uint32_t i) {
 // A layer's output is rounded; what comes before it in the layer is not, nor what the loss takes.
 static lk_dtype output_dtype(const lk_builder *b, uint32_t i) {
     const lk_op *op = &b->program->ops[i];
-    if (op->narrow && op->type->narrows) return LK_BF16;
+    if (op->narrow && op->type->narrows) {
+        return lk_fast_dtype(b->program->spec->model.fast_precision);
+    }
     return is_logits(b, i) || !op->ends ? LK_F32 : (lk_dtype)op->dtype;
 }
 
@@ -550,13 +552,14 @@ static lk_status check_logits(const lk_builder *b) {
     return LK_OK;
 }
 
-// The fast arithmetic in bf16: what an op alone takes to multiply it is stored as it multiplies it,
-// where rows are as cuBLAS wants them (LK_BLAS_ALIGN_BYTES). Networks that are used twice gather
-// their rows in fp32.
+// The fast arithmetic in 16 bits: what an op alone takes to multiply it is stored as it multiplies
+// it, where rows are as cuBLAS wants them (LK_BLAS_ALIGN_BYTES). Networks that are used twice
+// gather their rows in fp32.
 static void note_narrow(lk_builder *b, uint32_t i) {
     lk_program *p = b->program;
     lk_op *op = &p->ops[i];
-    if (p->spec->fast_precision != LK_FAST_BF16 || lk_graph_of(&p->spec->model)) return;
+    const lk_dtype dtype = lk_fast_dtype(p->spec->model.fast_precision);
+    if (!lk_dtype_is_half(dtype) || lk_graph_of(&p->spec->model)) return;
     if (!op->type->narrows || op->floats % 8 != 0) return;
     const uint32_t user = lk_build_only_user(b, i);
     if (user == LK_NONE || !p->ops[user].type->multiplies) return;

@@ -407,10 +407,10 @@ static void add_model(identity *id, const lk_model *m) {
     }
 }
 
-// Of mixed_float16 alone: nothing else reads it.
+// Of a loss that is scaled alone: nothing else reads it.
 static void add_loss_scale(identity *id, const lk_model *m) {
     const lk_loss_scale *s = &m->loss_scale, constant = LK_LOSS_SCALE_DEFAULT;
-    if (m->precision != LK_MIXED_FLOAT16) return;
+    if (!lk_model_scales(m)) return;
     add_number_unless(id, "loss_scale.backoff_factor", bits_of(s->backoff),
                       bits_of(constant.backoff));
     add_number_unless(id, "loss_scale.floor", bits_of(s->least), bits_of(constant.least));
@@ -427,8 +427,9 @@ void lk_run_identity(const lk_run_spec *spec, uint8_t out[LK_SHA256_BYTES]) {
     identity id = {.last = ""};
     lk_sha256_start(&id.hash);
     lk_sha256_add(&id.hash, title, sizeof title - 1);
-    if (spec->fast_precision != LK_STRICT) {
-        add_text(&id, "arithmetic.fast_precision", lk_fast_precision_name(spec->fast_precision));
+    if (spec->model.fast_precision != LK_STRICT) {
+        add_text(&id, "arithmetic.fast_precision",
+                 lk_fast_precision_name(spec->model.fast_precision));
         add_number(&id, "arithmetic.fast_version", LK_FAST_VERSION, 4);
     }
     add_number(&id, "arithmetic.slice_terms", LK_SLICE_TERMS, 4);

@@ -380,13 +380,12 @@ static uint32_t pool_block(const call *c, lk_lane *l, uint32_t m0) {
     return hands->pool(c->f, &how, g, l->examples, !is_missing(c, m0), c->apart, to, winners);
 }
 
-// What the kernel of a loss writes is multiplied by the loss scale before its one rounding.
-static void scale_gradients(const call *c, const lk_lane *l, uint32_t count) {
-    if (c->op->type->scope != LK_SCOPE_LOSS || c->f->program->loss_scale == LK_NONE) return;
+void lk_mixed_scale(lk_frame *f, const lk_op *op, const lk_lane *lane, uint32_t count) {
+    if (op->type->scope != LK_SCOPE_LOSS || f->program->loss_scale == LK_NONE) return;
     for (uint32_t r = 0; r < LK_ROLES; r++) {
-        const lk_tensor *t = tensor_of(c->f->program, c->op, r);
-        if (!t || !is_gradient(c->op, r)) continue;
-        hands_of(c->f)->scale(c->f, count * row_of(t), l->at[r]);
+        const lk_tensor *t = tensor_of(f->program, op, r);
+        if (!t || !is_gradient(op, r)) continue;
+        hands_of(f)->scale(f, count * row_of(t), lane->at[r]);
     }
 }
 
@@ -417,7 +416,7 @@ static uint32_t compute_block(call *c, uint32_t m0, uint32_t count,
     const bool loss = c->op->type->scope == LK_SCOPE_LOSS;
     uint32_t bad = hands_of(c->f)->compute(c->f, &l, &c->run, heeds(c, m0));
     lk_metric_add_counts(counts, l.counts);
-    if (l.train) scale_gradients(c, &l, count);
+    if (l.train) lk_mixed_scale(c->f, c->op, &l, count);
     for (uint32_t i = 0; i < LK_COUNT(rows_of); i++) {
         const uint32_t r = rows_of[i];
         if (!l.at[r] || !is_output(c->op, r)) continue;

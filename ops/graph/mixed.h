@@ -57,6 +57,10 @@ uint64_t lk_mixed_scratch_floats(const lk_program *program, const lk_op *op);
 uint32_t lk_mixed_call(lk_frame *frame, const lk_op *op, const lk_microbatch *microbatch,
                        lk_lane *lane);
 
+// What the kernel of a loss wrote of `count` examples is multiplied by the loss scale, before its
+// one rounding; of any other op, and where there is no scale, nothing happens.
+void lk_mixed_scale(lk_frame *frame, const lk_op *op, const lk_lane *lane, uint32_t count);
+
 // Scratch of such an op for what a device widens, beside its kernel's own.
 uint64_t lk_mixed_device_floats(const lk_program *program, const lk_op *op);
 

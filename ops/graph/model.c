@@ -76,7 +76,7 @@ const char *lk_precision_name(lk_precision precision) {
 }
 
 const char *lk_fast_precision_name(lk_fast_precision precision) {
-    static const char *const names[] = {"strict", "tf32", "bf16"};
+    static const char *const names[] = {"strict", "tf32", "bf16", "fp16"};
     return names[precision];
 }
 

@@ -25,7 +25,8 @@ enum { LK_GRAIN_MAX = 4096, LK_BATCH_MAX = 1 << 30 };
 typedef enum lk_fast_precision {
     LK_STRICT = 0,
     LK_FAST_TF32 = 1,
-    LK_FAST_BF16 = 2
+    LK_FAST_BF16 = 2,
+    LK_FAST_FP16 = 3
 } lk_fast_precision;
 enum { LK_FAST_VERSION = 2 };
 
@@ -36,13 +37,19 @@ const char *lk_precision_name(lk_precision precision);
 
 const char *lk_fast_precision_name(lk_fast_precision precision);
 
+// Of what the fast arithmetic multiplies, as it lies in memory.
+static inline lk_dtype lk_fast_dtype(lk_fast_precision precision) {
+    static const lk_dtype dtypes[] = {LK_F32, LK_F32, LK_BF16, LK_F16};
+    return dtypes[precision];
+}
+
 // The shape of one example on its way through the layers.
 typedef struct lk_shape {
     uint32_t h, w, c;
     bool flat;  // (c) alone; h and w are 1
 } lk_shape;
 
-// How the loss of mixed_float16 is scaled (ops/graph/scale.h). All of it decides bits.
+// How the loss is scaled where gradients are float16 (ops/graph/scale.h). All of it decides bits.
 enum { LK_LOSS_SCALE_POWER_MAX = 30 };
 typedef struct lk_loss_scale {
     uint32_t is_static;     // it stays what it is
@@ -80,7 +87,8 @@ typedef struct lk_model {
     const lk_graph *graph;  // NULL: one network and one objective, the short form
     bool skips;  // a verdict may skip steps, so that t is state of its own (program.h, `skipped`)
     lk_precision precision;
-    lk_loss_scale loss_scale;  // of LK_MIXED_FLOAT16 alone
+    lk_fast_precision fast_precision;  // LK_STRICT, or that of the fast arithmetic
+    lk_loss_scale loss_scale;          // where lk_model_scales
     // Where an optimizer keeps averages of weights: &lk_average_linked; else NULL.
     const lk_average_calls *averages;
 } lk_model;
@@ -97,6 +105,11 @@ static inline uint32_t lk_model_label_row(const lk_model *model) {
 
 static inline bool lk_model_is_mixed(const lk_model *model) {
     return LK_HAS_MIXED && model->precision != LK_FLOAT32;
+}
+
+// Gradients are rounded to float16, in either arithmetic: small ones would become zero.
+static inline bool lk_model_scales(const lk_model *model) {
+    return model->precision == LK_MIXED_FLOAT16 || model->fast_precision == LK_FAST_FP16;
 }
 
 // Of what its layers make, those in fp32 apart.
@@ -262,7 +275,6 @@ typedef struct lk_run_spec {
     uint32_t global_batch;               // examples of one step, 1 to LK_BATCH_MAX
     uint32_t grain;                      // a power of two from 1 to LK_GRAIN_MAX
     bool drop_remainder;                 // the last, short batch of an epoch is left out
-    lk_fast_precision fast_precision;    // LK_STRICT, or that of the fast arithmetic
     uint64_t example_count;              // of an epoch: of the training set, or its strips
     uint64_t strip_images;               // of strips: images of the training set
     uint8_t data_hash[LK_SHA256_BYTES];  // of the training set

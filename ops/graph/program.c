@@ -60,7 +60,7 @@ static uint32_t params_max(const lk_model *m) {
 }
 
 static uint32_t states_max(const lk_model *m) {
-    uint32_t most = (m->skips ? 1 : 0) + (m->precision == LK_MIXED_FLOAT16 ? 1 : 0);
+    uint32_t most = (m->skips ? 1 : 0) + (lk_model_scales(m) ? 1 : 0);
     most += lk_spectral_count(m);
     for (uint32_t i = 0; i < m->layer_count; i++) most += m->layers[i].type->states_max;
     return most;
@@ -471,7 +471,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
     LK_CHECK(lk_run_spec_check(spec, error));
     LK_CHECK(lk_scale_check(&spec->model, error));
     p->grains = lk_grain_count(spec);
-    if (spec->fast_precision != LK_STRICT && !layout->device) {
+    if (spec->model.fast_precision != LK_STRICT && !layout->device) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "arithmetic \"fast\": only a GPU computes it; use \"strict\" here");
     }

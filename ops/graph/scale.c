@@ -66,7 +66,7 @@ static lk_status refuse(const char *key, const char *wanted, lk_error *error) {
 
 lk_status lk_scale_check(const lk_model *m, lk_error *error) {
     const lk_loss_scale *s = &m->loss_scale;
-    if (m->precision != LK_MIXED_FLOAT16) return LK_OK;
+    if (!lk_model_scales(m)) return LK_OK;
     if (!is_power(s->initial, 0, LK_LOSS_SCALE_POWER_MAX)) {
         return refuse("initial", "from 1 to 2^30", error);
     }

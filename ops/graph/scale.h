@@ -1,4 +1,4 @@
-// scale.h - the loss scale of mixed_float16: how it follows the steps. Freestanding.
+// scale.h - the loss scale of float16, mixed or fast: how it follows the steps. Freestanding.
 // ARITHMETIC.md 16.
 //
 // A power of two that the gradient of every example's loss is multiplied by, so that small

@@ -331,8 +331,8 @@ static void note_odd(lk_builder *b, lk_op *op) {
 // which never store the picture before the pool? They multiply in fp32; cuBLAS is many times as
 // fast, but wants the windows of the image and gives the whole picture, which go through memory
 // several times. So few channels do, many do not: the shorter of two estimates for an H100, of a
-// position of the output in attoseconds, by 60 TFLOP/s in fp32, 700 in bf16, 350 in tf32, and
-// 3.35 TB/s.
+// position of the output in attoseconds, by 60 TFLOP/s in fp32, 700 in bf16 or fp16, 350 in tf32,
+// and 3.35 TB/s.
 //
 //   strict   whole tiles of 16 columns; of the gradient of weights the routed quarter; where the
 //            input has a gradient, all of its positions
@@ -345,7 +345,7 @@ static bool pools_strictly(const lk_builder *b, const lk_op *op) {
     enum { FLOP = 16667, PRODUCT = 1429, BYTE = 298507 };
     const lk_program *p = b->program;
     const lk_conv2d *c = &op->conv;
-    const bool bf16 = p->spec->fast_precision == LK_FAST_BF16;
+    const bool half = lk_dtype_is_half(lk_fast_dtype(p->spec->model.fast_precision));
     const uint64_t gradient = p->ops[op->input[0]].type != &lk_op_load, out = c->out_c;
     const uint64_t window = (uint64_t)c->kernel_h * c->kernel_w, terms = window * c->in_c;
     const uint64_t strides = (uint64_t)c->stride_h * c->stride_w;
@@ -353,15 +353,15 @@ static bool pools_strictly(const lk_builder *b, const lk_op *op) {
     const uint64_t input = window * out * lk_round_up(c->in_c, 16) * strides;
     const uint64_t strict =
         2 * terms * lk_round_up(out, 16) + terms * out / 2 + 2 * gradient * input;
-    const uint64_t products = 2 * terms * out * (2 + gradient) * (bf16 ? 1 : 2);
+    const uint64_t products = 2 * terms * out * (2 + gradient) * (half ? 1 : 2);
     const uint64_t bytes =
-        terms * ((bf16 ? 8 : 16) + 8 * gradient) + out * (36 + (bf16 ? 8 : 4) * (1 + gradient));
+        terms * ((half ? 8 : 16) + 8 * gradient) + out * (36 + (half ? 8 : 4) * (1 + gradient));
     return strict * FLOP <= products * PRODUCT + bytes * BYTE;
 }
 
 static void note_strict(const lk_builder *b, lk_op *op) {
     lk_op *relu;
-    if (b->program->spec->fast_precision == LK_STRICT) return;
+    if (b->program->spec->model.fast_precision == LK_STRICT) return;
     op->strict = op->type == &lk_op_conv2d_pool ||
                  (op->type == &lk_op_conv2d && find_pool(b, op, &relu) && pools_strictly(b, op));
 }
@@ -408,7 +408,7 @@ static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
         return true;
     }
     if (next->type != &lk_op_max_pool2d || !pool_fits(&op->conv, &next->pool)) return false;
-    if (b->program->spec->fast_precision != LK_STRICT && !pools_strictly(b, op)) return false;
+    if (b->program->spec->model.fast_precision != LK_STRICT && !pools_strictly(b, op)) return false;
     op->type = &lk_op_conv2d_pool;
     op->floats = lk_conv2d_pooled_floats(&op->conv);
     return true;

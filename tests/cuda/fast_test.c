@@ -2,6 +2,7 @@
 // any order and any precision: so they must be equal, whatever cuBLAS does. Then what does depend
 // on the order: a grain's bits may not depend on how it is computed. Last, what is said when cuBLAS
 // fails.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 
 #include "ops/cuda/fast.h"
 #include "ops/op.h"
-#include "tests/cuda/bf16.h"
+#include "tests/cuda/operands.h"
 #include "tests/cuda/host/blas.h"
 #include "tests/cuda/host/host.h"
 #include "tests/ops/kernel_calls.h"
@@ -54,7 +55,7 @@ typedef struct layer {
     const char *name;
     lk_dense dense;
     lk_conv2d conv;  // where out_c is not 0
-    bool narrow;     // x and mask are operands in bf16 (ops/cuda/operand.h)
+    bool narrow;     // x and mask are operands of 16 bits (ops/cuda/operand.h)
 } layer;
 
 // Rows in and out of line, one channel and several, strides, padding on either side, a kernel that
@@ -133,14 +134,13 @@ static lk_fast_rules rules_of(lk_fast_precision precision, uint32_t grain, uint6
 }
 
 // Rows of a layer's x or mask: as numbers, or as operands.
-static void *rows_there(const layer *l, const float *rows, uint64_t count) {
+static void *rows_there(const layer *l, lk_fast_precision precision, const float *rows,
+                        uint64_t count) {
     static uint16_t narrow[FLOATS];
     if (!l->narrow) return there(rows, count * sizeof(float));
     for (uint64_t i = 0; i < count; i++) {
-        const float rounded = to_bf16(rows[i]);
-        uint32_t bits;
-        memcpy(&bits, &rounded, sizeof bits);
-        narrow[i] = (uint16_t)(bits >> 16);
+        narrow[i] = precision == LK_FAST_FP16 ? fp16_bits(to_fp16(rows[i]))
+                                              : bf16_bits(to_bf16(rows[i]));
     }
     return there(narrow, count * sizeof *narrow);
 }
@@ -163,11 +163,11 @@ static void open_device(device *d, const layer *l, const lk_fast_rules *rules, c
     d->s = (lk_cuda_stream){.state = there(&fresh, sizeof fresh),
                             .scratch = space(LK_MAX(scratch, 1) * sizeof(float)),
                             .op = OP};
-    d->x = rows_there(l, o->x, examples * in_floats(l));
+    d->x = rows_there(l, rules->precision, o->x, examples * in_floats(l));
     d->dy = there(o->dy, examples * out_floats(l) * sizeof(float));
     d->w = there(o->w, weight_floats(l) * sizeof(float));
     d->bias = has_bias(l) ? there(o->bias, units(l) * sizeof(float)) : NULL;
-    d->mask = rows_there(l, o->mask, examples * in_floats(l));
+    d->mask = rows_there(l, rules->precision, o->mask, examples * in_floats(l));
     d->y = space(examples * out_floats(l) * sizeof(float));
     d->dx = space(examples * in_floats(l) * sizeof(float));
     d->dw = space(weight_floats(l) * sizeof(float));
@@ -274,7 +274,7 @@ static void exact_sums_are_the_references(void **state) {
     for (uint32_t i = 0; i < LK_COUNT(layers) * LK_COUNT(batches); i++) {
         const layer *l = &layers[i / LK_COUNT(batches)];
         const uint32_t examples = batches[i % LK_COUNT(batches)];
-        for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_BF16; p++) {
+        for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_FP16; p++) {
             lk_fast_rules rules = rules_of(p, 8, i % 2 ? 1 : LK_FAST_CHUNK_BYTES);
             if (i % 3 > 0) rules.piece_terms = i % 3 == 1 ? 1 : 40;
             if (i / LK_COUNT(batches) % 2 != i % 2) rules.launch_max = i % 3 ? 1 : 150;
@@ -298,7 +298,7 @@ static void grains_do_not_know_each_other(void **state) {
     for (uint32_t i = 0; i < LK_COUNT(layers); i++) {
         const layer *l = &layers[i];
         const uint64_t chunks[] = {1, 4000, 16000};
-        for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_BF16; p++) {
+        for (lk_fast_precision p = LK_FAST_TF32; p <= LK_FAST_FP16; p++) {
             lk_fast_rules rules = rules_of(p, 4, LK_FAST_CHUNK_BYTES);
             compute(l, &rules, &o, 43, 43, &all);
             for (uint32_t part = 4; part <= 24; part += 4) {
@@ -361,14 +361,20 @@ static void nodes_join(void **state) {
     }
 }
 
+// A layer whose outputs are its inputs.
+static const layer one = {.name = "dense 1x1", .dense = {.k_count = 8, .n_count = 8}};
+
+static void fill_one(operands *o) {
+    memset(o, 0, sizeof *o);
+    for (uint32_t i = 0; i < 8; i++) o->w[i * 8 + i] = 1.0f;
+}
+
 static void operands_are_rounded_to_nearest_even(void **state) {
     (void)state;
-    static const layer one = {.name = "dense 1x1", .dense = {.k_count = 8, .n_count = 8}};
     static operands o;
     static results r;
     uint32_t seed = 4;
-    memset(&o, 0, sizeof o);
-    for (uint32_t i = 0; i < 8; i++) o.w[i * 8 + i] = 1.0f;
+    fill_one(&o);
     for (uint32_t i = 0; i < 43 * 8; i++) {
         uint32_t bits = draw(&seed) << 8 ^ draw(&seed);
         if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
@@ -387,6 +393,73 @@ static void operands_are_rounded_to_nearest_even(void **state) {
     assert_int_equal(r.bad_op, OP);
 }
 
+// Of numbers from 2^-28 to 65504, halfway between two of fp16 or not.
+static void operands_in_fp16_are(void **state) {
+    (void)state;
+    static operands o;
+    static results r;
+    const lk_fast_rules rules = rules_of(LK_FAST_FP16, 4, LK_FAST_CHUNK_BYTES);
+    uint32_t seed = 9, tiny = 0;
+    fill_one(&o);
+    for (uint32_t i = 0; i < 43 * 8; i++) {
+        const uint32_t bits = draw(&seed);
+        const float fraction =
+            1.0f + (i % 3 ? (float)bits * 0x1p-24f : (float)(bits >> 14) * 0x1p-10f);
+        const int exponent = (int)(draw(&seed) % 43) - 28;
+        o.x[i] = ldexpf(i % 2 ? fraction : -fraction, exponent);
+        if (i % 3 == 0) o.x[i] += ldexpf(i % 2 ? 1.0f : -1.0f, exponent - 11);
+        tiny += fabsf(o.x[i]) <= 0x1p-25f;
+    }
+    o.x[0] = 65519.996f;  // the last one that is not infinite
+    compute(&one, &rules, &o, 43, 43, &r);
+    for (uint32_t i = 0; i < 43 * 8; i++) {
+        if (r.y[i] != to_fp16(o.x[i])) fail_msg("%a: %a", (double)o.x[i], (double)r.y[i]);
+    }
+    assert_true(r.y[0] == 65504.0f && tiny > 5);
+    assert_int_equal(r.bad_op, UINT32_MAX);
+}
+
+// The bad op of the gradient of weights alone, where the gradient has one number like that.
+static uint32_t bad_op_of_gradient(lk_fast_precision precision, float number) {
+    static uint64_t tables[8192];
+    static operands o;
+    static results r;
+    const lk_fast_rules rules = rules_of(precision, 4, LK_FAST_CHUNK_BYTES);
+    const lk_fast_layer v = view(&one);
+    device d;
+    fill_one(&o);
+    o.dy[21] = number;
+    open_device(&d, &one, &rules, &o, 12, tables);
+    const lk_cuda_grains grains = {
+        .x = (const float *)(const void *)d.x, .dy = d.dy, .grain = 4, .examples = 12};
+    for (uint32_t rehearse = 2; rehearse-- > 0;) {
+        d.s.rehearses = rehearse;
+        lk_fast_weight_gradient(&d.fast, &d.s, &v, &grains, d.dw, d.db);
+        lk_blas_seal(&d.fast.blas);
+    }
+    close_device(&d, &one, 12, &r);
+    return r.bad_op;
+}
+
+// An overflow of fp16 is seen where it is rounded, if no other product tells.
+static void overflows_are_seen(void **state) {
+    (void)state;
+    static operands o;
+    static results r;
+    const lk_fast_rules rules = rules_of(LK_FAST_FP16, 4, LK_FAST_CHUNK_BYTES);
+    assert_int_equal(bad_op_of_gradient(LK_FAST_FP16, 65519.996f), UINT32_MAX);
+    for (int sign = -1; sign <= 1; sign += 2) {
+        assert_int_equal(bad_op_of_gradient(LK_FAST_FP16, (float)sign * 65520.0f), OP);
+        assert_int_equal(bad_op_of_gradient(LK_FAST_FP16, (float)sign * INFINITY), OP);
+        assert_int_equal(bad_op_of_gradient(LK_FAST_BF16, (float)sign * 65520.0f), UINT32_MAX);
+    }
+    assert_int_equal(bad_op_of_gradient(LK_FAST_FP16, NAN), OP);
+    fill_one(&o);
+    o.w[3] = 1e5f;
+    compute(&one, &rules, &o, 12, 12, &r);
+    assert_int_equal(r.bad_op, OP);
+}
+
 // What lies there as an operand is multiplied, and masks, as the number that becomes that operand.
 static void narrow_inputs_are_the_same(void **state) {
     (void)state;
@@ -396,8 +469,10 @@ static void narrow_inputs_are_the_same(void **state) {
     for (uint32_t i = 0; i < FLOATS; i += 3) o.mask[i] = i % 2 ? 0x1p-149f : 0x1p-140f;
     layer l = {.name = "dense 24x10 relu",
                .dense = {.k_count = 24, .n_count = 10, .use_bias = true, .relu = true}};
-    for (uint32_t part = 4; part <= 44; part += 20) {
-        lk_fast_rules rules = rules_of(LK_FAST_BF16, 4, part == 24 ? LK_FAST_CHUNK_BYTES : 1);
+    for (uint32_t i = 0; i < 6; i++) {
+        const uint32_t part = 4 + i / 2 * 20;
+        lk_fast_rules rules = rules_of(i % 2 ? LK_FAST_FP16 : LK_FAST_BF16, 4,
+                                       part == 24 ? LK_FAST_CHUNK_BYTES : 1);
         rules.launch_max = part == 24 ? 50 : INT32_MAX;
         l.narrow = false;
         compute(&l, &rules, &o, 43, 43, &wide);
@@ -485,6 +560,8 @@ int main(void) {
         cmocka_unit_test(pieces_are_small_grains),
         cmocka_unit_test(nodes_join),
         cmocka_unit_test(operands_are_rounded_to_nearest_even),
+        cmocka_unit_test(operands_in_fp16_are),
+        cmocka_unit_test(overflows_are_seen),
         cmocka_unit_test(narrow_inputs_are_the_same),
         cmocka_unit_test(failures_are_said),
         cmocka_unit_test(scratch_grows),

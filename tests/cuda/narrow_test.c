@@ -14,7 +14,7 @@
 
 #include "ops/cuda/kernels.h"
 #include "ops/op.h"
-#include "tests/cuda/bf16.h"
+#include "tests/cuda/operands.h"
 
 enum { OP = 7, HELD_MAX = 10, FLOATS = 1 << 20, GRAIN = 4 };
 
@@ -78,7 +78,8 @@ static uint32_t take_bad_op(const lk_cuda_stream *s) {
     return after.bad_op;
 }
 
-static void pool_both(const lk_conv2d *c, uint32_t examples, const operands *o, results *r) {
+static void pool_both(const lk_conv2d *c, uint32_t examples, lk_dtype dtype, const operands *o,
+                      results *r) {
     const uint64_t count = examples * lk_conv2d_pooled_floats(c);
     const uint64_t in = examples * lk_conv2d_in_floats(c);
     const uint64_t scratch = lk_cuda_conv2d_scratch_floats(c, GRAIN, examples);
@@ -95,7 +96,8 @@ static void pool_both(const lk_conv2d *c, uint32_t examples, const operands *o, 
     uint8_t *winners[2] = {space(count), space(count)};
     lk_cuda_conv2d_pool_forward(&s, c, examples, x, w, bias, y, winners[0]);
     r->bad_op[0] = take_bad_op(&s);
-    lk_cuda_conv2d_pool_forward_narrow(&s, c, examples, x, w, bias, narrow, winners[1]);
+    lk_cuda_conv2d_pool_forward_narrow(&s, c, examples, x, w, bias, dtype, narrow,
+                                       winners[1]);
     r->bad_op[1] = take_bad_op(&s);
     must(cudaMemcpy(r->y, y, count * sizeof *y, cudaMemcpyDeviceToHost));
     must(cudaMemcpy(r->narrow, narrow, count * sizeof *narrow, cudaMemcpyDeviceToHost));
@@ -123,10 +125,10 @@ static const picture pictures[] = {
 // --- tests ---------------------------------------------------------------------------------------
 
 // What is pooled is rounded once, after the winner is known: tiny numbers do not vanish.
-static void operands_are_the_numbers_rounded(void **state) {
-    (void)state;
+static void operands_are_rounded(lk_dtype dtype) {
     static operands o;
     static results r;
+    const bool fp16 = dtype == LK_F16;
     for (uint32_t i = 0; i < LK_COUNT(pictures); i++) {
         const lk_conv2d *c = &pictures[i].conv;
         const uint32_t examples = pictures[i].examples;
@@ -136,21 +138,26 @@ static void operands_are_the_numbers_rounded(void **state) {
         fill(o.x, FLOATS, &seed);
         fill(o.w, LK_COUNT(o.w), &seed);
         fill(o.bias, LK_COUNT(o.bias), &seed);
-        for (uint64_t k = 0; k < FLOATS; k++) o.x[k] *= 0x1p-135f;
+        for (uint64_t k = 0; k < FLOATS; k++) o.x[k] *= fp16 ? 0x1p-26f : 0x1p-135f;
         for (uint32_t k = 0; k < LK_COUNT(o.bias); k += 2) o.bias[k] = 0.0f;
-        pool_both(c, examples, &o, &r);
+        pool_both(c, examples, dtype, &o, &r);
         for (uint64_t k = 0; k < count; k++) {
-            const uint32_t bits = (uint32_t)r.narrow[k] << 16;
-            const float wanted = to_bf16(r.y[k]);
-            if (memcmp(&bits, &wanted, sizeof bits) != 0)
-                fail_msg("picture %u, value %lu", i, (unsigned long)k);
-            tiny += r.y[k] != 0.0f && fabsf(r.y[k]) < 0x1p-134f;
+            const uint16_t wanted =
+                fp16 ? fp16_bits(to_fp16(r.y[k])) : bf16_bits(to_bf16(r.y[k]));
+            if (r.narrow[k] != wanted) fail_msg("picture %u, value %lu", i, (unsigned long)k);
+            tiny += r.y[k] != 0.0f && fabsf(r.y[k]) < (fp16 ? 0x1p-25f : 0x1p-134f);
         }
         assert_true(tiny > 0);
         assert_memory_equal(r.winners[0], r.winners[1], count);
         assert_int_equal(r.bad_op[0], UINT32_MAX);
         assert_int_equal(r.bad_op[1], UINT32_MAX);
     }
+}
+
+static void operands_are_the_numbers_rounded(void **state) {
+    (void)state;
+    operands_are_rounded(LK_BF16);
+    operands_are_rounded(LK_F16);
 }
 
 // A sum that is not finite is seen where it loses, too; what alone its rounding makes infinite is
@@ -166,16 +173,18 @@ static void what_is_not_finite_is_seen(void **state) {
     fill(o.w, LK_COUNT(o.w), &seed);
     for (int sign = -1; sign <= 1; sign += 2) {
         o.x[c->in_w + 1] = (float)sign * INFINITY;
-        pool_both(c, 9, &o, &r);
+        pool_both(c, 9, sign < 0 ? LK_BF16 : LK_F16, &o, &r);
         assert_int_equal(r.bad_op[0], OP);
         assert_int_equal(r.bad_op[1], OP);
     }
     memset(o.x, 0, sizeof o.x);
     for (uint32_t k = 0; k < LK_COUNT(o.bias); k++) memcpy(&o.bias[k], &largest, sizeof largest);
-    pool_both(c, 9, &o, &r);
-    assert_int_equal(r.bad_op[0], UINT32_MAX);
-    assert_int_equal(r.bad_op[1], UINT32_MAX);
-    assert_int_equal(r.narrow[0], 0x7f80);
+    for (lk_dtype dtype = LK_F16; dtype <= LK_BF16; dtype++) {
+        pool_both(c, 9, dtype, &o, &r);
+        assert_int_equal(r.bad_op[0], UINT32_MAX);
+        assert_int_equal(r.bad_op[1], UINT32_MAX);
+        assert_int_equal(r.narrow[0], dtype == LK_F16 ? 0x7c00 : 0x7f80);
+    }
 }
 
 int main(int argc, char **argv) {

@@ -205,7 +205,8 @@ static pooled pooled_conv(lk_fast_precision precision, uint32_t h, uint32_t firs
     lk_program p;
     lk_error error;
     void *tables;
-    spec.fast_precision = precision;
+    spec.model.fast_precision = precision;
+    spec.model.loss_scale = LK_LOSS_SCALE_DEFAULT;
     assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
     found = (pooled){p.ops[b].type, p.ops[b].strict, p.ops[b].narrow,
                      p.tensors[p.ops[b].tensor[LK_Y]].dtype};
@@ -233,7 +234,8 @@ static void few_channels_pool_strictly(void **state) {
         {LK_FAST_BF16, 1, 1, 32, true},     {LK_FAST_BF16, 0, 96, 96, true},
         {LK_FAST_BF16, 0, 112, 112, false}, {LK_FAST_TF32, 0, 144, 144, true},
         {LK_FAST_TF32, 0, 160, 160, false}, {LK_FAST_BF16, 1, 64, 176, true},
-        {LK_FAST_BF16, 1, 64, 192, false},
+        {LK_FAST_BF16, 1, 64, 192, false},  {LK_FAST_FP16, 0, 96, 96, true},
+        {LK_FAST_FP16, 0, 112, 112, false},
     };
     for (uint32_t i = 0; i < LK_COUNT(rows); i++) {
         for (int fuse = 0; fuse < 2; fuse++) {
@@ -241,9 +243,10 @@ static void few_channels_pool_strictly(void **state) {
                                          rows[i].filters, fuse);
             assert_int_equal(b.strict, rows[i].strict);
             assert_ptr_equal(b.type, fuse && b.strict ? &lk_op_conv2d_pool : &lk_op_conv2d);
-            const bool narrow = fuse && b.strict && rows[i].precision == LK_FAST_BF16;
+            const bool narrow = fuse && b.strict && rows[i].precision != LK_FAST_TF32;
             assert_int_equal(b.narrow, narrow);
-            assert_int_equal(b.dtype, narrow ? LK_BF16 : LK_F32);
+            const bool fp16 = rows[i].precision == LK_FAST_FP16;
+            assert_int_equal(b.dtype, !narrow ? LK_F32 : fp16 ? LK_F16 : LK_BF16);
         }
     }
     // Strict arithmetic asks nobody. 2 x 2 x 5 values are no whole lines of 16 bytes.
@@ -788,8 +791,8 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 9: o->nesterov = true; return true;
     case 10: s->seed ^= 1ull << 32; return true;
     case 11: s->drop_remainder = true; return true;
-    case 12: s->fast_precision = LK_FAST_TF32; return true;
-    case 13: s->fast_precision = LK_FAST_BF16; return true;
+    case 12: s->model.fast_precision = LK_FAST_TF32; return true;
+    case 13: s->model.fast_precision = LK_FAST_BF16; return true;
     case 14: s->example_count++; return true;
     case 15: s->data_hash[31] ^= 1; return true;
     case 16: s->shards = 2, s->shard_first = shards; return true;
@@ -810,6 +813,8 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 24: m->loss = &lk_loss_mean, wanted->scale = 1.0f; return true;
     case 25: m->loss = &lk_loss_mean, wanted->scale = -1.0f; return true;
     case 26: l->frozen = true; return true;
+    case 27: m->fast_precision = LK_FAST_FP16; return true;
+    case 28: m->fast_precision = LK_FAST_FP16, m->loss_scale.replays = 1; return true;
     default: return false;
     }
 }
@@ -817,7 +822,7 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
 // Two runs that differ in anything that decides bits have two identities.
 static void every_field_is_in_the_identity(void **state) {
     (void)state;
-    enum { MOST = 40 };
+    enum { MOST = 48 };
     uint8_t identity[MOST][LK_SHA256_BYTES];
     uint32_t count = 0;
     for (bool more = true; more; count++) {                               // the last has no change
@@ -831,7 +836,7 @@ static void every_field_is_in_the_identity(void **state) {
             fail_msg("changes %u and %u give one identity", i, count);
         }
     }
-    assert_int_equal(count, 11 + 27 + 1);
+    assert_int_equal(count, 11 + 29 + 1);
 }
 
 // The inputs that a loss has anyway change nothing where they are said.

@@ -84,6 +84,9 @@ static void test_check(void **state) {
         assert_non_null(strstr(error.text, "loss_scale."));
         m.precision = LK_MIXED_BFLOAT16;
         assert_int_equal(lk_scale_check(&m, &error), LK_OK);
+        m.fast_precision = LK_FAST_FP16;
+        assert_int_equal(lk_scale_check(&m, &error), LK_BAD_CONFIG);
+        m.fast_precision = LK_STRICT;
         m.precision = LK_MIXED_FLOAT16;
     }
 }

@@ -215,12 +215,12 @@ def hidden(t, *kernels):
 
 def refusals(t):
     for code, text, *more in (
-            (78, "a loss is scaled in precision \"mixed_float16\" alone", "--set",
+            (78, "a loss is scaled in precision \"mixed_float16\", and in arithmetic", "--set",
              "precision=float32"),
             (78, "loss_scale.initial: wanted a power of two", "--set", "loss_scale.initial=3"),
             (78, "found \"replay\" with a static scale", "--set", "loss_scale.type=static", "--set",
              "loss_scale.on_overflow=replay"),
-            (78, "mixed precision is one of arithmetic \"strict\"", "--set", "arithmetic=fast"),
+            (78, "in \"fast\" set fast_precision to \"fp16\" instead", "--set", "arithmetic=fast"),
             (78, "wanted one of \"float32\", \"mixed_float16\", \"mixed_bfloat16\"", "--set",
              "precision=bf16"),
             (78, "so does another layer, which wants 16 bits", "--set",

@@ -294,10 +294,8 @@ def messages(t):
              "seed=99999999999999999999"),
             (64, "--seed: found \"99999999999999999999\", wanted a number from 0 to", "--seed",
              "99999999999999999999"),
-            (78, "wanted one of \"tf32\", \"bf16\"; replace it", "--set", "arithmetic=fast",
-             "--set", "fast_precision=fp8"),
-            (78, "fp16 needs its loss scaled", "--set", "arithmetic=fast", "--set",
-             "fast_precision=fp16"),
+            (78, "wanted one of \"tf32\", \"bf16\", \"fp16\"; replace it", "--set",
+             "arithmetic=fast", "--set", "fast_precision=fp8"),
             (64, "--quiet and --json exclude each other", "--quiet", "--json")):
         _, _, error = t.expect(code, "train", config, *more)
         t.check(wanted in error and error.count("\n") == 1, "one line", wanted, error)

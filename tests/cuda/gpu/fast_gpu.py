@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 POINTS = 2.0
-PRECISIONS = ("tf32", "bf16")
+PRECISIONS = ("tf32", "bf16", "fp16")
 WAYS = [[], ["--replicas", "4"], ["--replicas", "3", "--set", "layout.resident=true"],
         ["--set", "layout.fuse=false"]]
 

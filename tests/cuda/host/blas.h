@@ -28,7 +28,8 @@ typedef struct lk_host_range {
 // One call of cublasLtMatmul, as it was made.
 typedef struct lk_host_product {
     uint64_t m, n, k, batches;
-    bool a_transposed, b_transposed, bf16, captured;
+    bool a_transposed, b_transposed, captured;
+    int type;  // cudaDataType_t of the operands
     int64_t lda, ldb, ldd, stride_a, stride_b, stride_d;
     lk_host_range a, b, d, workspace;  // of all batches
     const void *stream;

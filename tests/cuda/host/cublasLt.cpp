@@ -181,8 +181,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 static bool fit(const cublasLtMatmulDescOpaque_t *t, const cublasLtMatrixLayoutOpaque_t *a,
                 const cublasLtMatrixLayoutOpaque_t *b, const cublasLtMatrixLayoutOpaque_t *d) {
     const bool a_t = t->a == CUBLAS_OP_T, b_t = t->b == CUBLAS_OP_T;
-    const cudaDataType_t type = t->compute == CUBLAS_COMPUTE_32F ? CUDA_R_16BF : CUDA_R_32F;
-    return a->type == type && b->type == type && d->type == CUDA_R_32F &&
+    const bool narrow = a->type == CUDA_R_16BF || a->type == CUDA_R_16F;
+    return narrow == (t->compute == CUBLAS_COMPUTE_32F) && a->type == b->type &&
+           (narrow || a->type == CUDA_R_32F) && d->type == CUDA_R_32F &&
            (a_t ? a->columns : a->rows) == d->rows && (b_t ? b->rows : b->columns) == d->columns &&
            (a_t ? a->rows : a->columns) == (b_t ? b->columns : b->rows) &&
            a->batches == b->batches && a->batches == d->batches && d->batches > 0;
@@ -212,14 +213,25 @@ static float rounded(float value) {
     return __uint_as_float(bits & ~0x1fffu);
 }
 
-static float element(const uint8_t *at, bool bf16, int64_t i) {
-    if (!bf16) return rounded(reinterpret_cast<const float *>(at)[i]);
-    return __uint_as_float((uint32_t) reinterpret_cast<const uint16_t *>(at)[i] << 16);
+static float from_fp16(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    const float size = exponent == 31  ? (fraction ? NAN : INFINITY)
+                       : exponent == 0 ? ldexpf((float)fraction, -24)
+                                       : ldexpf((float)(fraction | 0x400), exponent - 25);
+    return bits & 0x8000 ? -size : size;
+}
+
+static uint64_t bytes_of(int type) { return type == CUDA_R_32F ? 4 : 2; }
+
+static float element(const uint8_t *at, int type, int64_t i) {
+    if (type == CUDA_R_32F) return rounded(reinterpret_cast<const float *>(at)[i]);
+    const uint16_t bits = reinterpret_cast<const uint16_t *>(at)[i];
+    return type == CUDA_R_16F ? from_fp16(bits) : __uint_as_float((uint32_t)bits << 16);
 }
 
 static void multiply(const void *memory) {
     const lk_host_product *p = static_cast<const lk_host_product *>(memory);
-    const int64_t bytes = p->bf16 ? 2 : 4;
+    const int64_t bytes = (int64_t)bytes_of(p->type);
     for (uint64_t g = 0; g < p->batches; g++) {
         const uint8_t *a = p->a.at + (int64_t)g * p->stride_a * bytes;
         const uint8_t *b = p->b.at + (int64_t)g * p->stride_b * bytes;
@@ -231,8 +243,8 @@ static void multiply(const void *memory) {
                     const int64_t x = (int64_t)(p->a_transposed ? i : t) * p->lda;
                     const int64_t y = (int64_t)(p->b_transposed ? t : j) * p->ldb;
                     piece =
-                        fmaf(element(a, p->bf16, x + (int64_t)(p->a_transposed ? t : i)),
-                             element(b, p->bf16, y + (int64_t)(p->b_transposed ? j : t)), piece);
+                        fmaf(element(a, p->type, x + (int64_t)(p->a_transposed ? t : i)),
+                             element(b, p->type, y + (int64_t)(p->b_transposed ? j : t)), piece);
                     if ((t + 1) % p->piece == 0) sum += piece, piece = 0.0f;
                 }
                 d[(int64_t)j * p->ldd + (int64_t)i] = sum + piece;
@@ -244,14 +256,13 @@ static void multiply(const void *memory) {
 static lk_host_range range_of(const void *at, const cublasLtMatrixLayoutOpaque_t *l) {
     const int64_t elements = (int64_t)(l->batches - 1) * l->stride +
                              (int64_t)(l->columns - 1) * l->ld + (int64_t)l->rows;
-    return {static_cast<const uint8_t *>(at),
-            (uint64_t)elements * (l->type == CUDA_R_16BF ? 2 : 4)};
+    return {static_cast<const uint8_t *>(at), (uint64_t)elements * bytes_of(l->type)};
 }
 
 // Addresses, rows and batches of a matrix lie as the algorithm was told.
 static bool in_line(const lk_host_range *range, const cublasLtMatrixLayoutOpaque_t *l,
                     uint64_t align) {
-    const uint64_t bytes = l->type == CUDA_R_16BF ? 2 : 4;
+    const uint64_t bytes = bytes_of(l->type);
     return (uintptr_t)range->at % align == 0 && (uint64_t)l->ld * bytes % align == 0 &&
            (uint64_t)l->stride * bytes % align == 0 && lk_host_on_device(range->at, range->bytes);
 }
@@ -283,8 +294,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                          (uint64_t)d->batches,
                          a_t,
                          desc->b == CUBLAS_OP_T,
-                         a->type == CUDA_R_16BF,
                          lk_host_captures(),
+                         a->type,
                          a->ld,
                          b->ld,
                          d->ld,

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """fast_test - the whole program in the fast arithmetic, its GPU played by the host execution layer
-and cuBLAS by a recording stand-in: the same bits for any replicas, waves and resumes; an accuracy
-like that of the strict arithmetic; what is taken, and what is refused.
+and cuBLAS by a recording stand-in: the same bits for any replicas, waves and resumes; the loss
+scale of fp16, and its overflows; an accuracy like that of the strict arithmetic; what is taken, and
+what is refused.
 
    fast_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON [few]
 """
@@ -12,11 +13,11 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../whole"))
-from program import Test, result, value  # noqa: E402
+from program import Test, log_of, result, value  # noqa: E402
 
 MATRIX = os.path.abspath(sys.argv[3])
 FEW = sys.argv[5:] == ["few"]  # under a sanitizer: every way once
-PRECISIONS = ("tf32", "bf16")
+PRECISIONS = ("tf32", "bf16", "fp16")
 DEVICE = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes")
 PRODUCTS = re.compile(r"cuBLAS: (\d+) products, (\d+) of them captured, by (\d+) algorithms; "
                       r"(\d+) astray")
@@ -65,7 +66,7 @@ def same_bits(t):
     lines = train(t, "strict", "--kernels", "cuda", *TEST_SET)[1]
     seen["strict"] = (result(lines), value(lines, "test_loss"), value(lines, "run_identity"))
     for what in range(3):
-        t.check(len({str(s[what]) for s in seen.values()}) == 3, "three arithmetics", seen)
+        t.check(len({str(s[what]) for s in seen.values()}) == 4, "four arithmetics", seen)
 
 
 def pooled_config(name, filters, activation):
@@ -94,7 +95,7 @@ def pooled(t):
         rows = ROWS if narrow and activation and not FEW else ROWS[3:]
         for precision in PRECISIONS:
             text = "\n".join(t.expect(0, "plan", config, *fast(precision))[1])
-            dtype = "bf16" if narrow and precision == "bf16" else "f32"
+            dtype = {"bf16": "bf16", "fp16": "f16"}.get(precision, "f32") if narrow else "f32"
             t.check(re.search(rf"activation {dtype} +\(\d+, {2 * filters}\)  second ", text),
                     "what is stored", filters, precision, text)
             t.check(len(re.findall(r"forward +conv2d\+pool ", text)) == 2, "fused", text)
@@ -125,11 +126,13 @@ def networks(t):
         {"name": "x", "network": "stem"}, {"name": "logits", "network": "head"}])
     with open("networks.json", "w", encoding="utf-8") as f:
         json.dump(document, f)
-    text = "\n".join(t.expect(0, "plan", "networks.json", *fast("bf16"))[1])
-    t.check("conv2d+pool " in text and "activation bf16" not in text, "stored", text)
-    found = {result(t.expect(0, "train", "networks.json", "--set", "steps=5", "--run-dir",
-                             "networks", "--fresh", *fast("bf16", *row))[1]) for row in ROWS[3:]}
-    t.check(len(found) == 1, "several networks", *found)
+    for precision, dtype in (("bf16", "bf16"), ("fp16", "f16")):
+        text = "\n".join(t.expect(0, "plan", "networks.json", *fast(precision))[1])
+        t.check("conv2d+pool " in text and f"activation {dtype}" not in text, "stored", text)
+        found = {result(t.expect(0, "train", "networks.json", "--set", "steps=5", "--run-dir",
+                                 "networks", "--fresh", *fast(precision, *row))[1])
+                 for row in ROWS[3:]}
+        t.check(len(found) == 1, "several networks", precision, *found)
 
 
 def sharded(t):
@@ -152,12 +155,50 @@ def diverging(t):
             "diverging", *said)
 
 
+# The first steps overflow; the scale grows after a few, until one does again.
+SCALE = ["--set", "loss_scale.initial=268435456", "--set", "loss_scale.growth_steps=2"]
+
+
+def scaled(t):
+    """Overflows of fp16 are skipped, or computed again at a smaller scale: one verdict and one log
+    for all replicas and GPUs, gone on with from between them."""
+    os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "2"
+    for way in ("skip", "replay"):
+        same = [*fast("fp16"), *SCALE, "--set", f"loss_scale.on_overflow={way}", "--set",
+                "log_every_steps=1", *TEST_SET]
+        found, logs = [], []
+        for row in (ROWS[0], ROWS[2], ["--gpus", "2", "--replicas", "3"])[FEW:]:
+            lines = train(t, way, *same, *row, steps=12)[1]
+            found.append((result(lines), value(lines, "test_loss"), value(lines, "run_identity")))
+            logs.append(log_of(way))
+        t.check(len(set(found)) == 1, f"{way}: one digest", *found)
+        t.check(all(log == logs[0] for log in logs), f"{way}: one log", *logs)
+        with open(f"{way}/metrics.jsonl", encoding="utf-8") as f:
+            last = [line["train"] for line in map(json.loads, f) if "train" in line][-1]
+        t.check((last["skipped"] > 2) == (way == "skip") and (last["replayed"] > 2) ==
+                (way == "replay"), way, last)
+        t.check(last["loss_scale"] < 268435456, "the scale fell", last)
+        for steps in (1, 7)[FEW:]:
+            train(t, "on", *same, *ROWS[1], steps=steps)
+            lines = train(t, "on", *same, *ROWS[2], steps=12, fresh=False)[1]
+            t.check(result(lines) == found[0][0], f"{way}: gone on with after {steps}", lines)
+    os.environ.pop("LOCKSTEP_HOST_CUDA_DEVICES")
+    for more, said in ((["loss_scale.skips_max=2"], "loss_scale.skips_max steps were skipped"),
+                       (["loss_scale.floor=268435456", "loss_scale.on_overflow=replay"],
+                        "no smaller one helps")):
+        options = [word for key in more for word in ("--set", key)]
+        error = train(t, "ends", *fast("fp16"), *SCALE, *options, steps=12, code=80)[2]
+        t.check(said in error and "or fast_precision bf16 or tf32" in error, "how it ends", error)
+    text = "\n".join(t.expect(0, "plan", MATRIX, *fast("fp16"))[1])
+    t.check("run/loss_scale/state" in text and "run/steps/skipped" in text, "plan", text)
+
+
 def accuracy(t):
     """A network learns as well as in the strict arithmetic; diff --tolerance says how far apart."""
     config = t.write("learns.json", {
         "log_every_steps": 20, "grain": 32, "optimizer.learning_rate": 0.1,
         "data.test": {"made_up": {"first": 5000, "count": 300, "height": 10, "width": 10}}})
-    for precision, steps in (("tf32", 20), ("bf16", 80)):
+    for precision, steps in (("tf32", 20), ("bf16", 80), ("fp16", 80)):
         length = ["--set", f"steps={steps}", "--fresh", "--run-dir"]
         strict = t.expect(0, "train", config, *length, "strict")[1]
         lines = t.expect(0, "train", config, *length, precision, "--kernels", "cuda", "--set",
@@ -236,7 +277,12 @@ def refusing(t):
     for kernels in ("auto", "portable", "reference"):
         refused(t, 69, "matrix units of a GPU", "--set", "arithmetic=fast", "--kernels", kernels)
     refused(t, 69, "no GPU can be used here", *on_cuda, LOCKSTEP_HOST_CUDA_DEVICES="0")
-    refused(t, 78, "loss scaled", *fast("fp16"))
+    refused(t, 78, 'in "fast" set fast_precision to "fp16" instead, and take precision out',
+            *fast("fp16"), "--set", "precision=mixed_float16")
+    refused(t, 78, 'in fast_precision "fp16"; set that, or take loss_scale out', *fast("bf16"),
+            "--set", "loss_scale.initial=1024")
+    refused(t, 78, "loss_scale.initial: wanted a power of two", *fast("fp16"), "--set",
+            "loss_scale.initial=3")
     refused(t, 78, "precision", "--set", "fast_precision=bf16")
     refused(t, 78, "arithmetic", "--set", "arithmetic=quick")
     refused(t, 69, "libcublasLt.so.13 cannot be loaded", *on_cuda, LOCKSTEP_HOST_CUDA_FAIL="dlopen")
@@ -261,6 +307,7 @@ def main():
     networks(t)
     sharded(t)
     diverging(t)
+    scaled(t)
     if not FEW:
         accuracy(t)
     what_is_said(t)

@@ -72,7 +72,8 @@ def with_all(t):
     t.check(rows["seal"]["text"].startswith("refused with a GPU; "), rows["seal"])
     t.check("none by the driver" in rows["allocations"]["text"], rows["allocations"])
     for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes"),
-                      ("fast", "bf16"), ("ops", "matrix"), ("ways", "64 fast resident")):
+                      ("fast", "bf16"), ("fast", "fp16"), ("ops", "matrix"),
+                      ("ways", "64 fast resident")):
         t.check(rows[name]["figures"].get(key), f"{name} has no {key}", rows[name])
     t.check(out.count("\n") == len(rows) + 2, "a line for each part", out)
     with open("all-logs/golden.log", encoding="utf-8") as f:

@@ -183,6 +183,13 @@ def fast():
         T.check(result(lines) == result(one) and result(one)[0], "fast", shown(mix), result(lines),
                 result(one))
         T.check(value(lines, "test_loss") == value(one, "test_loss"), "fast test_loss", shown(mix))
+    # The first step overflows, and is computed again, by those where it did not as well.
+    fp16 = ["--set", "arithmetic=fast", "--set", "fast_precision=fp16", "--set",
+            "loss_scale.initial=268435456", "--set", "loss_scale.on_overflow=replay"]
+    one = T.expect(0, "train", MATRIX, "--run-dir", "fast", "--fresh", *gpu(), *fp16, *more)[1]
+    lines, _ = run([gpu(2), gpu()], *fp16, *more)
+    T.check(result(lines) == result(one) and result(one)[0], "fast fp16", result(lines),
+            result(one))
     both = r"rank 0 on \S+ and rank 1 on \S+ do not run the same: "
     one = gpu(1, *bf16)
     refused([one, gpu(1, *tf32)], 76, both + "the arithmetic is fast, bf16 on .* fast, tf32", *more)

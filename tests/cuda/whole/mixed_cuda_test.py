@@ -170,7 +170,7 @@ def ends():
             found = found.splitlines()[0]
             T.check(found == wanted, "how it ends", more, *row, found, wanted)
     found = train("bfloat16.json", "--kernels", "cuda", "--set", "arithmetic=fast", code=78)[2]
-    T.check("mixed precision is one of arithmetic \"strict\"" in found, "fast", found)
+    T.check("in \"fast\" set fast_precision to \"bf16\" instead" in found, "fast", found)
 
 
 def plan():
