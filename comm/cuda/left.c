@@ -16,8 +16,8 @@ static bool leaves(const lk_program *p, const lk_op *op) {
 
 // Does only the update read its gradients? Norms are of whole ones, and so is what is rounded.
 static bool updates_alone(const lk_program *p) {
-    const lk_run_spec *spec = p->spec;
-    return spec->fast_precision == LK_STRICT && !lk_model_is_mixed(&spec->model) && !p->checked &&
+    const lk_model *model = &p->spec->model;
+    return model->fast_precision == LK_STRICT && !lk_model_is_mixed(model) && !p->checked &&
            lk_program_norm(p) == LK_NORM_NONE;
 }
 
