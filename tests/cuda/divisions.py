@@ -28,6 +28,7 @@ ALLOWED = {
     "square": (2, "a thread: the slot of its step"),
     "fit_all": (2, "a thread: the slot of its step"),
     "update": (2, "a thread: the slot of its step"),
+    "join_and_update": (2, "a thread: the slot of its step"),
     "step_end": (4, "a thread: the slot of its step"),
     "persistent": (4, "a tile, and a thread"),
 }
