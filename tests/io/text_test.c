@@ -106,8 +106,14 @@ static void write_many(bool non_blocking) {
     fcntl(ends[1], F_SETPIPE_SZ, 4096);
     struct sigaction action = {.sa_handler = ignore};
     sigaction(SIGALRM, &action, NULL);
+    // The reader begins with them blocked: one that ended its read would leave nobody to read.
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, NULL);
     pthread_t reader;
     assert_int_equal(pthread_create(&reader, NULL, drain, &ends[0]), 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
     ualarm(500, 500);
     lk_text_out out;
     lk_text_open(&out, ends[1]);
