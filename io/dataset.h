@@ -54,7 +54,7 @@ typedef struct lk_dataset_source {
     uint32_t classes;             // every label must be below; 0: the largest label decides, of
                                   // LK_DATASET_MADE_UP its own number
     lk_idx_type type;             // that every image's values must have; 0: what they have
-    uint64_t examples;            // only the first so many; 0: all
+    uint64_t examples;            // the run sees the first of them alone, this many; 0: all
     const char *cache;            // directory for unpacked files and records; NULL: the user's
                                   // ($XDG_CACHE_HOME or ~/.cache)/lockstep; "": none
     bool verify;                  // believe no record and nothing unpacked, look at every byte

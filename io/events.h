@@ -45,7 +45,7 @@ typedef struct lk_events {
     uint64_t step;
 } lk_events;
 
-// Bytes that lk_events_open wants, for pictures of up to so many bytes each (0: none).
+// Bytes of memory that lk_events_open wants. image_bytes: of the largest picture; 0: there is none.
 size_t lk_events_bytes(size_t image_bytes);
 
 // Begins a new file; `first` is the first step that is still to come. The file is as patient as
@@ -56,7 +56,7 @@ lk_status lk_events_open(lk_events *events, const lk_run_dir *run, uint64_t firs
 // One record: its values come between begin and end, scalars or one of the others.
 void lk_events_begin(lk_events *events, double wall, uint64_t step);
 void lk_events_scalar(lk_events *events, const char *tag, float value);
-// A PNG file of a picture of so many channels as it shows: 1 or 3.
+// A picture: a PNG file of `bytes` bytes. channels: 1 of a grey one, 3 of one in colour.
 void lk_events_image(lk_events *events, const char *tag, uint32_t height, uint32_t width,
                      uint32_t channels, const uint8_t *png, size_t bytes);
 // The values in LK_EVENTS_BUCKETS buckets of one width between the least and the greatest. None of

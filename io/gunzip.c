@@ -44,7 +44,7 @@ typedef struct unpacking {
     uint64_t packed_bytes;  // of the .gz, as its size was
     uint64_t given;         // bytes that came out and are written
     uint64_t most;          // that may come out; LK_GUNZIP_IDX: the header has still to say it
-    bool exact;             // by a header: so many must come out
+    bool exact;             // a header said `most`: no fewer bytes may come out
     int in, out;
     crypto_hash_sha256_state hash;
     lk_error *error;

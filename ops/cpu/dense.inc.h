@@ -89,6 +89,7 @@ enum {
     FORWARD_ROWS_MAX = 8,
     FORWARD_ROWS_MIN = 4,
     FORWARD_TERMS = V_FACTORS > 1 ? 256 : 64,
+    FORWARD_PACKED_MIN = 16,  // examples whose tiles pass over a run often enough
     // Of few examples the weights are most of what is read, from far away: a panel has whole lines
     // of them, and is two tiles; a run of terms passes over a group of panels side by side.
     FORWARD_FEW = V_FACTORS > 1 ? 0 : LK_DENSE_FEW,
@@ -173,7 +174,7 @@ V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, 
 // cache and lie on many pages: a run of them is laid side by side where enough tiles pass over it.
 V_INLINE bool forward_packs(uint32_t n_count, uint32_t m_count) {
     return V_LANES >= 8 && (n_count % 256 == 0 || n_count >= 1024) &&
-           m_count >= 16;
+           m_count >= FORWARD_PACKED_MIN;
 }
 
 static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {

@@ -32,16 +32,9 @@ static update_rule rule_of(const lk_optimizer *o) {
 
 // --- norms ---------------------------------------------------------------------------------------
 
-// The entry of a slice: the last that begins there or before, and so one that has elements.
-static inline __device__ uint32_t find_slice(const lk_cuda_param *params, uint32_t count,
-                                             uint64_t slice) {
-    uint32_t low = 0;
-    while (count > 1) {
-        uint32_t half = count / 2;
-        low = params[low + half].first_slice <= slice ? low + half : low;
-        count -= half;
-    }
-    return low;
+static inline __device__ const lk_cuda_param *find_slice(const lk_cuda_param *params,
+                                                         uint32_t count, uint64_t slice) {
+    return &params[find_last(params, &lk_cuda_param::first_slice, count, slice)];
 }
 
 // A thread a slice: its chains.
@@ -53,7 +46,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     if (state->stopped) return;
     const lk_step_scalars of_step = ring.ring[state->step % ring.slots];
     LK_CUDA_EACH(slice, norms.slices) {
-        const lk_cuda_param *p = &params[find_slice(params, param_count, slice)];
+        const lk_cuda_param *p = find_slice(params, param_count, slice);
         const lk_step_scalars s = own_scalars(of_step, p);
         const uint64_t first = (slice - p->first_slice) * LK_SLICE_TERMS;
         const uint64_t end = p->moving.terms > 0 ? first : LK_MIN(first + LK_SLICE_TERMS, p->count);
@@ -155,7 +148,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
                  lk_cuda_penalty penalty, uint32_t average) {
     lk_cuda_begin();
     LK_CUDA_EACH(slice, penalty.slices) {
-        const lk_cuda_param *p = &params[find_slice(params, param_count, slice)];
+        const lk_cuda_param *p = find_slice(params, param_count, slice);
         const float *w = average == UINT32_MAX ? p->w : p->slots[average];
         const uint64_t first = (slice - p->first_slice) * LK_SLICE_TERMS;
         const uint64_t end = p->l2 > 0.0f ? LK_MIN(first + LK_SLICE_TERMS, p->count) : first;

@@ -7,13 +7,15 @@
 #include "ops/layers/rounded.h"
 #include "ops/math.h"
 
-// The parameter whose gradient lies at float `at` of a node, or the one before the padding there.
-static inline __device__ uint32_t find_param(const lk_cuda_param *params, uint32_t count,
-                                             uint64_t at) {
+// The last of `count` entries that begins at `at` or before, the first being one that does: so of
+// those that begin at the same place the one that has something there. `begin`: their member.
+template <typename Entry, typename Number>
+static inline __device__ uint32_t find_last(const Entry *entries, Number Entry::*begin,
+                                            uint32_t count, uint64_t at) {
     uint32_t low = 0;
     while (count > 1) {
         uint32_t half = count / 2;
-        low = params[low + half].node_offset <= at ? low + half : low;
+        low = entries[low + half].*begin <= at ? low + half : low;
         count -= half;
     }
     return low;
@@ -255,7 +257,7 @@ static inline __device__ void update_body(lk_cuda_at block, lk_cuda_state *state
     lk_step_scalars scalars;
     if (!is_applied(state, metrics, node_count, ring, &scalars)) return;
     LK_CUDA_EACH_AT(block, at, node_floats) {
-        uint32_t index = find_param(params, param_count, at);
+        uint32_t index = find_last(params, &lk_cuda_param::node_offset, param_count, at);
         const lk_cuda_param *p = &params[index];
         if (at < p->node_offset || at - p->node_offset >= p->count) continue;
         if (normed && p->moving.terms == 0) {
@@ -272,18 +274,6 @@ static inline __device__ void update_body(lk_cuda_at block, lk_cuda_state *state
     }
 }
 
-// The parameter of a block: the last that begins there or before, and so one that has elements.
-static inline __device__ uint32_t find_parts(const lk_cuda_parts *parts, uint32_t count,
-                                             uint32_t block) {
-    uint32_t low = 0;
-    while (count > 1) {
-        uint32_t half = count / 2;
-        low = parts[low + half].first_block <= block ? low + half : low;
-        count -= half;
-    }
-    return low;
-}
-
 // The elements of a block are of one parameter: its threads join the parts of each, if there are
 // any, and the first of an element's threads updates it.
 static inline __device__ void join_and_update_body(lk_cuda_at block, lk_cuda_state *state,
@@ -295,7 +285,7 @@ static inline __device__ void join_and_update_body(lk_cuda_at block, lk_cuda_sta
                                                    const lk_cuda_scalars &ring) {
     lk_step_scalars scalars;
     if (!is_applied(state, metrics, 1, ring, &scalars)) return;
-    const uint32_t index = find_parts(parts, param_count, block.x);
+    const uint32_t index = find_last(parts, &lk_cuda_parts::first_block, param_count, block.x);
     const lk_cuda_param *p = &params[index];
     const lk_cuda_parts own = parts[index];
     const uint32_t workers_log = lk_cuda_join_workers_log(own.count);

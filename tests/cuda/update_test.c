@@ -103,46 +103,60 @@ static uint32_t make_nodes(uint32_t total, lk_cuda_node nodes[LEAVES_MAX]) {
     return count;
 }
 
-static void check_tree(uint32_t total, const lk_optimizer *o) {
+// Parameters with a gap behind each, 0..49, 64..64, 80..199; and one without an element.
+static const uint64_t own_offset[PARAMS + 1] = {0, 64, 80, 200};
+static const uint64_t own_count[PARAMS + 1] = {50, 1, 120, 0};
+
+// Leaves, what their tree gives, and what is updated by it.
+static void draw_step(uint32_t total, float *sum, float *w, float *slot) {
     for (uint32_t l = 0; l < total; l++) {
         for (uint32_t i = 0; i < FLOATS; i++)
             leaves[l][i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
     }
-    lk_cuda_node nodes[LEAVES_MAX];
-    const uint32_t count = make_nodes(total, nodes);
-    // Parameters with a gap behind each: 0..49, 64..64, 80..199.
-    const uint64_t offsets[PARAMS] = {0, 64, 80}, counts[PARAMS] = {50, 1, 120};
-    float w[FLOATS], slot[FLOATS], sum[FLOATS], got[FLOATS];
     for (uint32_t i = 0; i < FLOATS; i++) {
         w[i] = (float)draw(1000);
         slot[i] = (float)draw(100);
         sum[i] = node_value(lk_root_level(total), 0, total, i);
     }
+}
+
+// What the device made of w and slot is what the reference makes of them; it is let go.
+static void check_updated(const lk_cuda_stream *s, const lk_optimizer *o, const float *sum,
+                          float *w, const float *w_there, float *slot, const float *slot_there) {
+    float got[FLOATS];
+    for (uint32_t p = 0; p < PARAMS; p++) {
+        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + own_offset[p]};
+        assert_int_equal(apply(&lk_kernels_reference, o, own_count[p], sum + own_offset[p],
+                               0x1.999p-7f, w + own_offset[p], slots),
+                         0);
+    }
+    assert_int_equal(state_now(s).bad_param, UINT32_MAX);
+    back(got, w_there, sizeof got);
+    assert_memory_equal(got, w, sizeof got);  // the gaps too
+    back(got, slot_there, sizeof got);
+    assert_memory_equal(got, slot, sizeof got);
+    must(cudaDeviceReset());
+}
+
+static void check_tree(uint32_t total, const lk_optimizer *o) {
+    float w[FLOATS], slot[FLOATS], sum[FLOATS];
+    draw_step(total, sum, w, slot);
+    lk_cuda_node nodes[LEAVES_MAX];
+    const uint32_t count = make_nodes(total, nodes);
     lk_cuda_stream s = fresh(0);
     float *w_there = there(w, sizeof w), *slot_there = there(slot, sizeof slot);
     lk_cuda_param params[PARAMS];
     for (uint32_t p = 0; p < PARAMS; p++) {
         params[p] =
-            (lk_cuda_param){.node_offset = offsets[p],
-                            .count = counts[p],
-                            .w = w_there + offsets[p],
-                            .slots = {slot_there + offsets[p]}};
+            (lk_cuda_param){.node_offset = own_offset[p],
+                            .count = own_count[p],
+                            .w = w_there + own_offset[p],
+                            .slots = {slot_there + own_offset[p]}};
     }
     lk_cuda_update(&s, o, there(params, sizeof params), PARAMS, FLOATS,
                    there(nodes, count * sizeof *nodes), count, (lk_cuda_metrics){NULL, 0},
                    (lk_cuda_norms){0}, scalars_there(o, 0x1.999p-7f));
-    for (uint32_t p = 0; p < PARAMS; p++) {
-        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
-        assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
-                               w + offsets[p], slots),
-                         0);
-    }
-    assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
-    back(got, w_there, sizeof got);
-    assert_memory_equal(got, w, sizeof w);  // the gaps too
-    back(got, slot_there, sizeof got);
-    assert_memory_equal(got, slot, sizeof slot);
-    must(cudaDeviceReset());
+    check_updated(&s, o, sum, w, w_there, slot, slot_there);
 }
 
 static void test_tree(void **unused) {
@@ -164,16 +178,9 @@ static void test_tree(void **unused) {
 // node, and the fourth has none.
 static void check_parts(uint32_t total, const lk_optimizer *o) {
     enum { ALL = PARAMS + 1 };
-    const uint64_t offsets[ALL] = {0, 64, 80, 200}, counts[ALL] = {50, 1, 120, 0};
-    float w[FLOATS], slot[FLOATS], sum[FLOATS], got[FLOATS];
-    for (uint32_t i = 0; i < FLOATS; i++) {
-        for (uint32_t l = 0; l < total; l++) {
-            leaves[l][i] = (float)draw(1u << 24) * 0x1p-23f - 1.0f;
-        }
-        w[i] = (float)draw(1000);
-        slot[i] = (float)draw(100);
-        sum[i] = i == 64 ? 3.0f : node_value(lk_root_level(total), 0, total, i);
-    }
+    float w[FLOATS], slot[FLOATS], sum[FLOATS];
+    draw_step(total, sum, w, slot);
+    sum[64] = 3.0f;
     lk_cuda_stream s = fresh(0);
     float *w_there = there(w, sizeof w), *slot_there = there(slot, sizeof slot);
     const float *leaves_there = there(leaves, sizeof leaves);
@@ -182,16 +189,16 @@ static void check_parts(uint32_t total, const lk_optimizer *o) {
     lk_cuda_joining joining = {NULL};
     for (uint32_t p = 0; p < ALL; p++) {
         const bool left = p == 0 || p == 2;
-        params[p] = (lk_cuda_param){.node_offset = offsets[p],
-                                    .count = counts[p],
-                                    .w = w_there + offsets[p],
-                                    .slots = {slot_there + offsets[p]}};
-        parts[p] = (lk_cuda_parts){.at = left ? leaves_there + offsets[p] : NULL,
+        params[p] = (lk_cuda_param){.node_offset = own_offset[p],
+                                    .count = own_count[p],
+                                    .w = w_there + own_offset[p],
+                                    .slots = {slot_there + own_offset[p]}};
+        parts[p] = (lk_cuda_parts){.at = left ? leaves_there + own_offset[p] : NULL,
                                    .stride = FLOATS,
                                    .count = left ? total : 1,
                                    .first_block = (uint32_t)joining.blocks};
-        lk_cuda_joining_add(&joining, counts[p], 1);
-        lk_cuda_joining_change(&joining, counts[p], parts[p].count);
+        lk_cuda_joining_add(&joining, own_count[p], 1);
+        lk_cuda_joining_change(&joining, own_count[p], parts[p].count);
     }
     joining.parts = there(parts, sizeof parts);
     float node[FLOATS];
@@ -200,18 +207,7 @@ static void check_parts(uint32_t total, const lk_optimizer *o) {
     lk_cuda_join_and_update(&s, o, there(params, sizeof params), ALL, joining,
                             there(&nodes, sizeof nodes), (lk_cuda_metrics){NULL, 0},
                             scalars_there(o, 0x1.999p-7f));
-    for (uint32_t p = 0; p < PARAMS; p++) {
-        float *slots[LK_OPTIMIZER_SLOTS_MAX] = {slot + offsets[p]};
-        assert_int_equal(apply(&lk_kernels_reference, o, counts[p], sum + offsets[p], 0x1.999p-7f,
-                               w + offsets[p], slots),
-                         0);
-    }
-    assert_int_equal(state_now(&s).bad_param, UINT32_MAX);
-    back(got, w_there, sizeof got);
-    assert_memory_equal(got, w, sizeof w);  // the gaps too
-    back(got, slot_there, sizeof got);
-    assert_memory_equal(got, slot, sizeof slot);
-    must(cudaDeviceReset());
+    check_updated(&s, o, sum, w, w_there, slot, slot_there);
 }
 
 static void test_parts(void **unused) {
