@@ -186,7 +186,7 @@ static void check_parts(uint32_t total, const lk_optimizer *o) {
     const float *leaves_there = there(leaves, sizeof leaves);
     lk_cuda_param params[ALL];
     lk_cuda_parts parts[ALL];
-    lk_cuda_joining joining = {NULL};
+    lk_cuda_joining joining = {.parts = NULL};
     for (uint32_t p = 0; p < ALL; p++) {
         const bool left = p == 0 || p == 2;
         params[p] = (lk_cuda_param){.node_offset = own_offset[p],
