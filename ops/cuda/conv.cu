@@ -1,5 +1,5 @@
-// conv.cu - convolutions: launches of the jobs of conv.h.
-#include "ops/cuda/conv.h"
+// conv.cu - convolutions: launches of the jobs of conv.h and conv_phase.h.
+#include "ops/cuda/conv_phase.h"
 #include "ops/cuda/sums_launches.h"
 
 static conv_shape shape_of(const lk_conv2d *c, bool pooled) {
@@ -69,6 +69,18 @@ void lk_cuda_conv2d_pool_forward_narrow(lk_cuda_stream *s, const lk_conv2d *c, u
 
 // --- gradient of the input -----------------------------------------------------------------------
 
+// The same, phase by phase.
+static conv_phase_job phase_job(const conv_input_job<false> &all, uint32_t m_count) {
+    const lk_conv2d &c = all.s.c;
+    conv_phase_job job;
+    static_cast<conv_input_job<false> &>(job) = all;
+    job.lines = phase_lengths_of(c.in_h, c.stride_h);
+    job.places = phase_lengths_of(c.in_w, c.stride_w);
+    job.taps = phase_lengths_of(c.kernel_w, c.stride_w);
+    job.examples = m_count;
+    return job;
+}
+
 template <bool POOLED>
 static void conv_input(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, const float *w,
                        const float *dy, const uint8_t *argmax, const float *mask, float *dx,
@@ -83,7 +95,14 @@ static void conv_input(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count, 
                                         dx,
                                         bias,
                                         relu};
-    lk_cuda_run(s, job, c->kernel_h * c->kernel_w * c->out_c, 1, 1);
+    const uint32_t terms = c->kernel_h * c->kernel_w * c->out_c;
+    if constexpr (!POOLED) {
+        if (c->stride_h > 1 || c->stride_w > 1) {
+            lk_cuda_run(s, phase_job(job, m_count), terms, 1, 1);
+            return;
+        }
+    }
+    lk_cuda_run(s, job, terms, 1, 1);
 }
 
 void lk_cuda_conv2d_input_gradient(lk_cuda_stream *s, const lk_conv2d *c, uint32_t m_count,
@@ -248,7 +267,8 @@ int lk_cuda_prepare_conv(void) {
     int (*const each[])(void) = {
         lk_cuda_prepare_job<conv_forward_job<false>>, lk_cuda_prepare_job<conv_forward_job<true>>,
         lk_cuda_prepare_job<conv_input_job<false>>,   lk_cuda_prepare_job<conv_input_job<true>>,
-        lk_cuda_prepare_job<conv_weight_job<false>>,  lk_cuda_prepare_job<conv_narrow_job>};
+        lk_cuda_prepare_job<conv_weight_job<false>>,  lk_cuda_prepare_job<conv_narrow_job>,
+        lk_cuda_prepare_job<conv_phase_job>};
     for (int (*prepare)(void) : each) {
         int error = prepare();
         if (error) return error;

@@ -87,6 +87,7 @@ static inline __device__ float routed_gradient(const conv_shape &s, const float 
 template <bool POOLED>
 struct conv_forward_job {
     static constexpr int group = POOLED ? 4 : 1;
+    static constexpr bool by_phase = false;
     static constexpr lk_cuda_body body =
         POOLED ? LK_CUDA_BODY_CONV_POOL_FORWARD : LK_CUDA_BODY_CONV_FORWARD;
     static constexpr lk_cuda_body join =
@@ -169,10 +170,12 @@ struct conv_narrow_job : conv_forward_job<true> {
 
 // --- gradient of the input -----------------------------------------------------------------------
 
-// Rows: input positions. Terms: taps, and the output channels behind each.
+// Rows: input positions. Terms: taps, and the output channels behind each. Of strided convolutions
+// whose outputs are not pooled conv_phase.h makes a job of this.
 template <bool POOLED>
 struct conv_input_job {
     static constexpr int group = 1;
+    static constexpr bool by_phase = false;
     static constexpr lk_cuda_body body =
         POOLED ? LK_CUDA_BODY_CONV_POOL_INPUT : LK_CUDA_BODY_CONV_INPUT;
     static constexpr lk_cuda_body join =
@@ -201,10 +204,10 @@ struct conv_input_job {
                            ox * s.stride_w.by == p.x - t.x;
         return {p.m, reads ? oy : UINT32_MAX, ox};
     }
+    // Of strides of 1: below 0 an output has wrapped, and is outside as well.
     __device__ bool a(const row &p, uint32_t u, const float **from) const {
         conv_tap t = tap_of(u, s.out_c, s.kernel_w);
-        conv_position o = reader_of(p, t);
-        return output_gradient(s, dy, o.m, o.y, o.x, t.channel, from);
+        return output_gradient(s, dy, p.m, p.y - t.y, p.x - t.x, t.channel, from);
     }
     __device__ float a_value(const row &p, uint32_t u) const {
         conv_tap t = tap_of(u, s.out_c, s.kernel_w);
@@ -246,6 +249,7 @@ struct conv_input_job {
 template <bool POOLED>
 struct conv_weight_job {
     static constexpr int group = 1;
+    static constexpr bool by_phase = false;
     // Pooled it has no tiles, but the body of routed_body.
     static constexpr lk_cuda_body body = POOLED ? LK_CUDA_BODY_ROUTED_2 : LK_CUDA_BODY_CONV_WEIGHT;
     static constexpr lk_cuda_body join =

@@ -10,6 +10,7 @@
 // x (rows, terms), w (terms, columns), bias (columns) or NULL, y (rows, columns)
 typedef struct dense_forward_job {
     static constexpr int group = 1;
+    static constexpr bool by_phase = false;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_FORWARD,
                                   join = LK_CUDA_BODY_DENSE_FORWARD_JOIN;
     static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = false;
@@ -47,6 +48,7 @@ typedef struct dense_forward_job {
 // dy (rows, terms), w (columns, terms), mask (rows, columns) or NULL, dx (rows, columns)
 typedef struct dense_input_job {
     static constexpr int group = 1;
+    static constexpr bool by_phase = false;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_INPUT,
                                   join = LK_CUDA_BODY_DENSE_INPUT_JOIN;
     static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = true;
@@ -84,6 +86,7 @@ typedef struct dense_input_job {
 // x (examples, rows), dy (examples, columns), dw (rows, columns): a node, stored as it is.
 typedef struct dense_weight_job {
     static constexpr int group = 1;
+    static constexpr bool by_phase = false;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_DENSE_WEIGHT,
                                   join = LK_CUDA_BODY_DENSE_WEIGHT_JOIN;
     static constexpr bool a_is_value = false, a_terms_first = false, b_terms_first = false;

@@ -207,7 +207,7 @@ extern __shared__ __align__(128) float lk_cuda_shared[];
 // --- division by what is known before ------------------------------------------------------------
 
 // n below 2^31.
-static inline __device__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
+static inline __device__ __host__ uint32_t lk_cuda_quotient(uint32_t n, const lk_cuda_divisor &d) {
     return (uint32_t)(((uint64_t)n * d.magic >> 32) + n) >> d.shift;
 }
 

@@ -7,7 +7,7 @@
 // of the same kernel (tests/cuda/ptx_test.py).
 #include <type_traits>
 
-#include "ops/cuda/conv.h"
+#include "ops/cuda/conv_phase.h"
 #include "ops/cuda/dense.h"
 #include "ops/cuda/elements.h"
 #include "ops/cuda/grouped_conv.h"
@@ -21,10 +21,14 @@ enum { WARPS = LK_CUDA_THREADS / LANES, NAP_NS = 20 };
 
 // Floats that a block shares: of a body, the most. Behind them is its copy of the table, where all
 // of it has room: what a block asks of it is then not behind the barrier of each level again.
-enum { SHARED_FLOATS = lk_cuda_task_narrow::shared, SHARED_BYTES_MAX = 48 * 1024 };
+enum {
+    SHARED_FLOATS = (lk_cuda_sums_shared<lk_cuda_task_narrow, conv_phase_job>() + 31) / 32 * 32,
+    SHARED_BYTES_MAX = 48 * 1024
+};
 enum { COPY_BYTES_MAX = SHARED_BYTES_MAX - SHARED_FLOATS * sizeof(float) };
 static_assert((int)SHARED_FLOATS >= 4 * (int)ROUTED_WARPS * (int)ROUTED_LANES, "routed_body");
-static_assert((int)SHARED_FLOATS >= lk_cuda_task_small::shared, "sums");
+static_assert((int)SHARED_FLOATS >= lk_cuda_sums_shared<lk_cuda_task_small, conv_phase_job>(),
+              "sums");
 static_assert((int)SHARED_FLOATS >= (int)LK_CUDA_JOIN_THREADS, "joins");
 static_assert((int)SHARED_FLOATS >= (int)COLUMN_THREADS, "column_sums");
 static_assert((int)SHARED_FLOATS >= (int)LK_CUDA_THREADS, "norms");
@@ -139,6 +143,10 @@ static inline __device__ void no_body(lk_cuda_at, uint32_t) {}
          (lk_cuda_sums_body<lk_cuda_task_narrow, conv_forward_job<true>>))  \
     TASK(CONV_POOL_FORWARD_JOIN, lk_cuda_join_body<conv_forward_job<true>>) \
     JOB_TASKS(TASK, CONV_INPUT, conv_input_job<false>)                      \
+    TASK(CONV_PHASE,                                                        \
+         (lk_cuda_sums_body<lk_cuda_task_small, conv_phase_job>))           \
+    TASK(CONV_PHASE_NARROW,                                                 \
+         (lk_cuda_sums_body<lk_cuda_task_narrow, conv_phase_job>))          \
     JOB_TASKS(TASK, CONV_POOL_INPUT, conv_input_job<true>)                  \
     JOB_TASKS(TASK, CONV_WEIGHT, conv_weight_job<false>)
 

@@ -164,6 +164,7 @@ struct recurrent_forward_job {
     static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
     void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 4;
+    static constexpr bool by_phase = false;
     static constexpr bool a_is_value = false, a_terms_first = false, b_terms_first = true;
     typedef uint32_t row;  // of u: the gate's column
     uint32_t rows, columns, terms, t;
@@ -201,6 +202,7 @@ struct recurrent_backward_job {
     static constexpr lk_cuda_body body = LK_CUDA_BODY_NONE, join = LK_CUDA_BODY_NONE;
     void touches(const lk_cuda_terms &, lk_cuda_spans *) const {}
     static constexpr int group = 1;
+    static constexpr bool by_phase = false;
     static constexpr bool a_is_value = false, a_terms_first = true, b_terms_first = true;
     typedef uint64_t row;
     uint32_t rows, columns, terms, t;

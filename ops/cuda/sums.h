@@ -22,6 +22,10 @@
 // a_instead(row), as of a row of ones, or 0, as of padding. Of an operand that depends on other
 // memory (Job::a_is_value: gradients routed by an argmax) the address would be known a trip later:
 // its value, a_value(row, u), goes through registers while a chunk is multiplied.
+//
+// The outputs of a job may fall into phases (Job::by_phase), each with rows and terms of its own
+// (conv_phase.h). A tile has rows of one phase, and its block works with the job's view of that,
+// which has rows and the ends of leaves in shared memory.
 #ifndef LOCKSTEP_OPS_CUDA_SUMS_H
 #define LOCKSTEP_OPS_CUDA_SUMS_H
 
@@ -55,6 +59,16 @@ static inline __device__ uint32_t lk_cuda_leaf_end(const lk_cuda_terms &t, uint3
     uint32_t example = slice / t.example_slices, piece = slice - example * t.example_slices;
     uint32_t end = LK_MIN((piece + 1) * LK_SLICE_TERMS, t.example_terms);
     return (first + example) * t.example_terms + end;
+}
+
+// .. and of a job.
+template <typename Job>
+static inline __device__ uint32_t lk_cuda_leaf_end_of(const Job &job, const lk_cuda_terms &t,
+                                                      uint32_t leaf) {
+    if constexpr (Job::by_phase)
+        return job.leaf_end(leaf);
+    else
+        return lk_cuda_leaf_end(t, leaf);
 }
 
 typedef struct lk_cuda_leaves {
@@ -120,12 +134,21 @@ static inline __device__ void lk_cuda_share(int n, uint32_t *side, uint32_t *ter
 }
 
 // What a thread fetches: of which tile, and its rows of a, looked up once; nobody asks of those
-// past the last.
+// past the last. Those of a phase are shared.
 template <typename Tile, typename Job>
 struct lk_cuda_fetch {
     uint32_t i0, j0;
-    typename Job::row row[Tile::a_loads];
+    typename Job::row row[Job::by_phase ? 1 : Tile::a_loads];
 };
+template <typename Tile, typename Job>
+static inline __device__ typename Job::row lk_cuda_row_of(const Job &job,
+                                                          const lk_cuda_fetch<Tile, Job> &f, int n,
+                                                          uint32_t side) {
+    if constexpr (Job::by_phase)
+        return job.row_of(f.i0 + side);
+    else
+        return f.row[n];
+}
 
 // Is each fourth of `side` floats, that lie side by side for every term, the first of four that are
 // aligned? All threads find the same.
@@ -171,12 +194,13 @@ static inline __device__ void lk_cuda_copy_a(const Job &job, const lk_cuda_fetch
     for (int n = 0; n < Tile::a_loads; n++) {
         lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
         float *to = buffer + term * Tile::a_stride + side;
+        const typename Job::row row = lk_cuda_row_of<Tile>(job, f, n, side);
         const bool there = f.i0 + side < job.rows && term < left;
         const float *from;
-        if (there && job.a(f.row[n], u0 + term, &from))
+        if (there && job.a(row, u0 + term, &from))
             __pipeline_memcpy_async(to, from, sizeof *to);
         else
-            *to = job.a_instead(f.row[n]);
+            *to = job.a_instead(row);
     }
 }
 template <typename Tile, typename Job>
@@ -329,12 +353,14 @@ static inline __device__ void lk_cuda_start(const Job &job, uint32_t i, uint32_t
     }
 }
 
-// One chunk: `count` terms from u, of which `leaf` may end anywhere.
-template <typename Tile>
-static inline __device__ void lk_cuda_multiply(const lk_cuda_terms &terms, lk_cuda_chains<Tile> *s,
-                                               const float *a, const float *b, uint32_t u,
-                                               uint32_t count, uint32_t first, uint32_t end,
-                                               uint32_t *leaf, uint32_t *leaf_end) {
+// One chunk: `count` terms from u, of which `leaf` may end anywhere. Of a phase several may end at
+// once: it has nothing of them.
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_multiply(const Job &job, const lk_cuda_terms &terms,
+                                               lk_cuda_chains<Tile> *s, const float *a,
+                                               const float *b, uint32_t u, uint32_t count,
+                                               uint32_t first, uint32_t end, uint32_t *leaf,
+                                               uint32_t *leaf_end) {
     if (count == Tile::chunk && u + Tile::chunk <= *leaf_end) {
 #pragma unroll
         for (int k = 0; k < Tile::chunk; k++) {
@@ -345,14 +371,16 @@ static inline __device__ void lk_cuda_multiply(const lk_cuda_terms &terms, lk_cu
     }
     for (uint32_t k = 0;; k++) {
         if (u + k == *leaf_end) {
-            lk_cuda_leaf(s, *leaf - first);
-            if (++*leaf == end) return;
-            *leaf_end = lk_cuda_leaf_end(terms, *leaf);
+            do {
+                lk_cuda_leaf(s, *leaf - first);
+                if (++*leaf == end) return;
+                *leaf_end = lk_cuda_leaf_end_of(job, terms, *leaf);
 #pragma unroll
-            for (int r = 0; r < Tile::r; r++) {
+                for (int r = 0; r < Tile::r; r++) {
 #pragma unroll
-                for (int c = 0; c < Tile::c; c++) s->chain[r][c] = 0.0f;
-            }
+                    for (int c = 0; c < Tile::c; c++) s->chain[r][c] = 0.0f;
+                }
+            } while (Job::by_phase && u + k == *leaf_end);
         }
         if (k >= count) return;
         lk_cuda_term(s, a + k * Tile::a_stride, b + k * Tile::b_stride);
@@ -364,11 +392,13 @@ static inline __device__ lk_cuda_fetch<Tile, Job> lk_cuda_fetch_of(const Job &jo
                                                                    const lk_cuda_place &at) {
     lk_cuda_fetch<Tile, Job> f;
     f.i0 = at.i0, f.j0 = at.j0;
+    if constexpr (!Job::by_phase) {
 #pragma unroll
-    for (int n = 0; n < Tile::a_loads; n++) {
-        uint32_t side, term;
-        lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
-        f.row[n] = job.row_of(at.i0 + side);
+        for (int n = 0; n < Tile::a_loads; n++) {
+            uint32_t side, term;
+            lk_cuda_share<Tile::rows, Job::a_terms_first, Tile::threads>(n, &side, &term);
+            f.row[n] = job.row_of(at.i0 + side);
+        }
     }
     return f;
 }
@@ -382,11 +412,14 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
     const uint32_t ti = threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
     const uint32_t tj = threadIdx.x % (Tile::columns / Tile::c) * Tile::c;
     const lk_cuda_leaves part = lk_cuda_part_leaves(terms, at.part);
-    uint32_t leaf = part.first, leaf_end = lk_cuda_leaf_end(terms, leaf);
-    const uint32_t first = leaf == 0 ? 0 : lk_cuda_leaf_end(terms, leaf - 1);
-    const int32_t count = (int32_t)(lk_cuda_leaf_end(terms, part.end - 1) - first);
+    uint32_t leaf = part.first, leaf_end = lk_cuda_leaf_end_of(job, terms, leaf);
+    const uint32_t first = leaf == 0 ? 0 : lk_cuda_leaf_end_of(job, terms, leaf - 1);
+    const int32_t count = (int32_t)(lk_cuda_leaf_end_of(job, terms, part.end - 1) - first);
     const lk_cuda_fetch<Tile, Job> f = lk_cuda_fetch_of<Tile>(job, at);
     lk_cuda_start<Tile>(job, at.i0 + ti, at.j0 + tj, leaf == 0, s);
+    if constexpr (Job::by_phase) {
+        if (count == 0) return;  // it has nothing of the part: the sum is what chains begin with
+    }
     float *to = lk_cuda_shared;
     for (int32_t at_term = -ahead;; at_term += chunk) {
         const uint32_t u = first + (uint32_t)at_term, next = u + ahead;
@@ -417,8 +450,8 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
         __pipeline_commit();  // one a turn, though it be of nothing: waits count them
         if (due) {
             const float *b = oldest + chunk * Tile::a_stride + tj;
-            lk_cuda_multiply(terms, s, oldest + ti, b, u, (uint32_t)LK_MIN(left, chunk), part.first,
-                             part.end, &leaf, &leaf_end);
+            lk_cuda_multiply(job, terms, s, oldest + ti, b, u, (uint32_t)LK_MIN(left, chunk),
+                             part.first, part.end, &leaf, &leaf_end);
         }
         if constexpr (Job::a_is_value) {
             if (more) lk_cuda_store_a<Tile, Job>(values, to);
@@ -429,14 +462,22 @@ static inline __device__ void lk_cuda_sum_part(const Job &job, const lk_cuda_ter
     lk_cuda_part_sum(s, part.end - part.first);
 }
 
-template <typename Tile, typename Job>
-static inline __device__ void lk_cuda_sums_body(lk_cuda_at block, lk_cuda_state *state, uint32_t op,
-                                                const Job &job, const lk_cuda_terms &terms,
-                                                uint32_t row_tiles, float *scratch) {
-    const lk_cuda_place at = {block.x % row_tiles * Tile::rows, block.y * Tile::columns,
-                              block.x / row_tiles};
+// The number of a row where it is stored, among those of all phases.
+template <typename Job>
+static inline __device__ uint32_t lk_cuda_stored_row(const Job &job, uint32_t i) {
+    if constexpr (Job::by_phase)
+        return job.stored_row(i);
+    else
+        return i;
+}
+
+// A tile of `own`, which is the job or a view of it.
+template <typename Tile, typename Own, typename Job>
+static inline __device__ void lk_cuda_tile_body(const lk_cuda_place &at, lk_cuda_state *state,
+                                                uint32_t op, const Own &own, const Job &job,
+                                                const lk_cuda_terms &terms, float *scratch) {
     lk_cuda_chains<Tile> s;
-    lk_cuda_sum_part<Tile>(job, terms, at, &s);
+    lk_cuda_sum_part<Tile>(own, terms, at, &s);
     const uint32_t i0 = at.i0 + threadIdx.x / (Tile::columns / Tile::c) * Tile::r;
     const uint32_t j0 = at.j0 + threadIdx.x % (Tile::columns / Tile::c) * Tile::c;
     bool bad = false;
@@ -444,19 +485,48 @@ static inline __device__ void lk_cuda_sums_body(lk_cuda_at block, lk_cuda_state 
     for (int r = 0; r < Tile::r; r += Job::group) {
 #pragma unroll
         for (int c = 0; c < Tile::c; c++) {
-            if (i0 + r >= job.rows || j0 + c >= job.columns) continue;
+            if (i0 + r >= own.rows || j0 + c >= job.columns) continue;
+            const uint32_t i = lk_cuda_stored_row(own, i0 + r);
             float v[Job::group];
 #pragma unroll
             for (int g = 0; g < Job::group; g++) {
                 v[g] = s.chain[r + g][c];
                 if (terms.parts == 1) continue;
-                uint64_t row = (uint64_t)at.part * job.rows + i0 + r + g;
+                const uint64_t row = (uint64_t)at.part * job.rows + i + g;
                 scratch[row * job.columns + j0 + c] = v[g];
             }
-            if (terms.parts == 1) bad |= job.store(i0 + r, j0 + c, v);
+            if (terms.parts == 1) bad |= job.store(i, j0 + c, v);
         }
     }
     lk_cuda_report(state, op, bad);
+}
+
+// Floats that a block of a job's tiles shares: its chunks, and behind them what a view has.
+template <typename Tile, typename Job>
+static constexpr int lk_cuda_sums_shared(void) {
+    if constexpr (Job::by_phase)
+        return Tile::shared + Job::shared_floats(Tile::rows);
+    else
+        return Tile::shared;
+}
+
+template <typename Tile, typename Job>
+static inline __device__ void lk_cuda_sums_body(lk_cuda_at block, lk_cuda_state *state, uint32_t op,
+                                                const Job &job, const lk_cuda_terms &terms,
+                                                uint32_t row_tiles, float *scratch) {
+    const uint32_t part = block.x / row_tiles, tile = block.x - part * row_tiles;
+    const uint32_t j0 = block.y * Tile::columns;
+    if constexpr (Job::by_phase) {
+        const uint32_t phase = lk_cuda_quotient(tile, job.tiles);
+        const lk_cuda_place at = {(tile - phase * job.tiles.by) * Tile::rows, j0, part};
+        const typename Job::view own(
+            job, terms, phase, at.i0, Tile::rows, lk_cuda_part_leaves(terms, part),
+            reinterpret_cast<typename Job::shared *>(lk_cuda_shared + Tile::shared));
+        if (at.i0 < own.rows) lk_cuda_tile_body<Tile>(at, state, op, own, job, terms, scratch);
+    } else {
+        const lk_cuda_place at = {tile * Tile::rows, j0, part};
+        lk_cuda_tile_body<Tile>(at, state, op, job, job, terms, scratch);
+    }
 }
 
 // --- joining parts -------------------------------------------------------------------------------

@@ -148,17 +148,37 @@ static inline uint64_t lk_cuda_leaf_terms(const lk_cuda_terms &t) {
     return (uint64_t)LK_MIN(LK_MIN(t.slice_examples, t.grain), t.examples) * t.example_terms;
 }
 
-// Every block fetches its rows and its columns, term by term, and multiplies whole tiles.
-template <typename Tile, typename Job>
-static inline lk_cuda_work lk_cuda_tiles_work(const Job &job, const lk_cuda_terms &t,
-                                              uint64_t row_tiles, uint64_t column_tiles) {
-    const uint64_t rows = job.rows, columns = job.columns;
-    const uint64_t terms = (uint64_t)t.examples * t.example_terms;
+// Tiles of so many rows with so many terms, of which a thread has the longest chain. Every block
+// fetches its rows and its columns, term by term, and multiplies whole tiles.
+template <typename Tile>
+static inline void lk_cuda_add_work(lk_cuda_work *work, uint64_t rows, uint64_t columns,
+                                    uint64_t terms, uint64_t chain, uint32_t parts) {
+    const uint64_t row_tiles = (rows + Tile::rows - 1) / Tile::rows;
+    const uint64_t column_tiles = (columns + Tile::columns - 1) / Tile::columns;
     const uint64_t threads = (rows + Tile::r - 1) / Tile::r * ((columns + Tile::c - 1) / Tile::c);
     const uint64_t fetched = (rows * column_tiles + columns * row_tiles) * terms;
-    return {threads * t.parts, LK_MIN(t.part_leaves * lk_cuda_leaf_terms(t), terms),
-            row_tiles * Tile::rows * column_tiles * Tile::columns * terms,
-            (fetched + rows * columns * t.parts) * sizeof(float)};
+    work->items += threads * parts;
+    work->steps = LK_MAX(work->steps, chain);
+    work->fma += row_tiles * Tile::rows * column_tiles * Tile::columns * terms;
+    work->bytes += (fetched + rows * columns * parts) * sizeof(float);
+}
+
+template <typename Tile, typename Job>
+static inline lk_cuda_work lk_cuda_tiles_work(const Job &job, const lk_cuda_terms &t) {
+    lk_cuda_work work = {};
+    if constexpr (Job::by_phase) {
+        for (uint32_t n = 0; n < job.phases(); n++) {
+            const auto phase = job.phase_of(n);
+            const uint64_t terms = job.terms_before(phase, t.example_terms);
+            lk_cuda_add_work<Tile>(&work, phase.rows, job.columns, terms,
+                                   job.longest_part(phase, t), t.parts);
+        }
+    } else {
+        const uint64_t terms = (uint64_t)t.examples * t.example_terms;
+        const uint64_t longest = LK_MIN(t.part_leaves * lk_cuda_leaf_terms(t), terms);
+        lk_cuda_add_work<Tile>(&work, job.rows, job.columns, terms, longest, t.parts);
+    }
+    return work;
 }
 
 // What the sums of a job touch, and what joins their parts.
@@ -174,18 +194,20 @@ static inline lk_cuda_spans lk_cuda_spans_of(const lk_cuda_stream *s, const Job 
 }
 
 template <typename Tile, typename Job>
-static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, const Job &job,
-                                        const lk_cuda_terms &terms) {
-    const uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
+static inline void lk_cuda_launch_tiles(lk_cuda_stream *s, Job job, const lk_cuda_terms &terms) {
+    uint32_t row_tiles = (job.rows + Tile::rows - 1) / Tile::rows;
+    if constexpr (Job::by_phase) {
+        job.tiles = lk_cuda_divide_by((job.phase_rows() + Tile::rows - 1) / Tile::rows);
+        row_tiles = job.phases() * job.tiles.by;
+    }
     const uint32_t column_tiles = (job.columns + Tile::columns - 1) / Tile::columns;
     const lk_cuda_grid grid = {dim3(row_tiles * terms.parts, column_tiles),
-                               lk_cuda_tiles_work<Tile>(job, terms, row_tiles, column_tiles),
-                               lk_cuda_ahead<Tile, Job>()};
+                               lk_cuda_tiles_work<Tile>(job, terms), lk_cuda_ahead<Tile, Job>()};
     const uint32_t body = Job::body + (Tile::rows == lk_cuda_small::rows ? 0 : 1);
     lk_cuda_launch_body(s, Job::body == LK_CUDA_BODY_NONE ? Job::body : (lk_cuda_body)body,
                         lk_cuda_spans_of(s, job, terms), lk_cuda_sums<Tile, Job>, grid,
-                        Tile::threads, Tile::shared, s->state, s->op, job, terms, row_tiles,
-                        s->scratch);
+                        Tile::threads, lk_cuda_sums_shared<Tile, Job>(), s->state, s->op, job,
+                        terms, row_tiles, s->scratch);
 }
 
 // Blocks that join `count` values for each of `outputs`, `group` of them by the same threads; in
@@ -244,19 +266,24 @@ static inline void lk_cuda_run(lk_cuda_stream *s, const Job &job, uint32_t examp
     case LK_CUDA_LARGE: lk_cuda_launch_tiles<lk_cuda_large>(s, job, terms); break;
     case LK_CUDA_HUGE: lk_cuda_launch_tiles<lk_cuda_huge>(s, job, terms); break;
     }
-    lk_cuda_join_parts(s, job, terms);
+    if constexpr (Job::by_phase)
+        lk_cuda_join_parts<typename Job::all>(s, job, terms);
+    else
+        lk_cuda_join_parts(s, job, terms);
 }
 
 template <typename Job>
 static inline int lk_cuda_prepare_job(void) {
-    int error = 0;
+    int error = lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_narrow, Job>,
+                                        lk_cuda_sums<lk_cuda_large, Job>,
+                                        lk_cuda_sums<lk_cuda_huge, Job>);
     if constexpr (Job::group == 1) {
-        error = lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_small, Job>);
+        if (!error) error = lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_small, Job>);
     }
-    return error ? error
-                 : lk_cuda_prepare_kernels(lk_cuda_sums<lk_cuda_narrow, Job>,
-                                           lk_cuda_sums<lk_cuda_large, Job>,
-                                           lk_cuda_sums<lk_cuda_huge, Job>, lk_cuda_join<Job>);
+    if constexpr (!Job::by_phase) {
+        if (!error) error = lk_cuda_prepare_kernels(lk_cuda_join<Job>);
+    }
+    return error;
 }
 
 #endif

@@ -105,6 +105,8 @@ typedef enum lk_cuda_body {
     LK_CUDA_JOB_BODIES(CONV_FORWARD),
     LK_CUDA_JOB_BODIES(CONV_POOL_FORWARD),  // whose small tile is none: four rows are a thread's
     LK_CUDA_JOB_BODIES(CONV_INPUT),
+    LK_CUDA_BODY_CONV_PHASE,  // joined as CONV_INPUT
+    LK_CUDA_BODY_CONV_PHASE_NARROW,
     LK_CUDA_JOB_BODIES(CONV_POOL_INPUT),
     LK_CUDA_JOB_BODIES(CONV_WEIGHT),
     LK_CUDA_BODY_COUNT,

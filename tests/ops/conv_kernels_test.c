@@ -356,6 +356,8 @@ static void test_known_shapes(void **state) {
         shape(11, 33, 21, 3, 5, 5, 1, 1, true),    // .. three, of two slices, a lane more than full
         shape(28, 28, 1, 64, 4, 4, 2, 2, true),    // .. of the input gradient, in four phases
         shape(20, 40, 5, 40, 3, 3, 1, 2, false),   // .. of more than full lanes, inputs unread
+        shape(11, 12, 3, 4, 7, 8, 3, 3, true),     // nine phases, of which padding cuts one in two
+        shape(5, 6, 2, 600, 3, 3, 2, 2, true),     // a phase has one tap, of two of eleven slices
     };
     for (unsigned i = 0; i < LK_COUNT(shapes); i++) {
         check_shape(&shapes[i], 3, 2, PLAIN);

@@ -19,6 +19,7 @@ NEITHER = {
     "ops/cuda/sums.h": "device code: nvcc's",
     "ops/cuda/sums_launches.h": "device code: nvcc's",
     "ops/cuda/conv.h": "device code: nvcc's",
+    "ops/cuda/conv_phase.h": "device code: nvcc's",
     "ops/cuda/dense.h": "device code: nvcc's",
     "ops/cuda/elements.h": "device code: nvcc's",
     "ops/cuda/loss.h": "device code: nvcc's",
