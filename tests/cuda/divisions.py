@@ -10,7 +10,7 @@ import subprocess
 # Kernel: the most div and rem of integers in the PTX of one instance, and of what they are one. One
 # of 64 bits has a short form of 32 beside it.
 ALLOWED = {
-    "lk_cuda_sums": (11, "a leaf of LK_SLICE_TERMS terms, and the tile of a block"),
+    "lk_cuda_sums": (10, "a leaf of LK_SLICE_TERMS terms, and the tile of a block"),
     "routed_sums": (9, "a leaf, and the tile of a block"),
     "routed": (9, "a leaf, and the tile of a block"),  # the body of routed_sums
     "column_sums": (8, "a leaf, and a thread"),
