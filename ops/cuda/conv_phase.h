@@ -81,15 +81,16 @@ struct conv_phase_job : conv_input_job<false> {
     static constexpr lk_cuda_body body = LK_CUDA_BODY_CONV_PHASE;
     typedef phase_tile shared;
     typedef conv_phase_view view;
-    static constexpr int shared_floats(int rows) {
-        return (int)((sizeof(phase_tile) - (PHASE_ROWS_MAX - rows) * sizeof(phase_row)) /
-                     sizeof(float));
-    }
     typedef conv_input_job<false> all;  // whose rows are stored, or joined
     phase_lengths lines, places, taps;  // positions in both directions, and taps of a line
     uint32_t examples;
     lk_cuda_divisor tiles;  // of a phase
 
+    // What a block shares of a tile of so many rows.
+    static constexpr int shared_floats(int rows) {
+        return (int)((sizeof(phase_tile) - (PHASE_ROWS_MAX - rows) * sizeof(phase_row)) /
+                     sizeof(float));
+    }
     __device__ __host__ uint32_t phases(void) const { return s.stride_h.by * s.stride_w.by; }
     __device__ __host__ conv_phase phase_of(uint32_t number) const {
         const uint32_t line = lk_cuda_quotient(number, s.stride_w);
