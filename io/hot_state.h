@@ -47,7 +47,8 @@ typedef struct lk_hot_state {
     char path[LK_PATH_BYTES];
 } lk_hot_state;
 
-// Bytes of the tensors; and of a file for so many.
+// Bytes of all tensors; and of the file that keeps copies of tensors of `tensor_bytes` bytes: both
+// copies, each with its header.
 uint64_t lk_hot_tensor_bytes(const lk_safetensors_tensor *tensors, size_t count);
 uint64_t lk_hot_file_bytes(uint64_t tensor_bytes);
 

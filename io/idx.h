@@ -98,7 +98,7 @@ lk_status lk_idx_check_labels(const uint8_t *labels, uint64_t count, lk_idx_type
 // bytes, the upper one first; then its labels, from 1 on, of their type; then zeros.
 enum { LK_IDX_FRAMES_BYTES = 2 };
 
-// How many numbers a row of so many bytes has: the frames, and the labels.
+// How many numbers a row of `bytes` bytes has: one says the frames, the others are labels.
 static inline uint32_t lk_idx_row_numbers(uint32_t bytes, lk_idx_type type) {
     return 1 + (bytes - LK_IDX_FRAMES_BYTES) / lk_idx_type_bytes(type);
 }

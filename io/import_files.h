@@ -29,7 +29,7 @@ enum { LK_IMPORT_FILES_MAX = 5, LK_IMPORT_HELD_BYTES = 4096 };
 
 typedef struct lk_import_files {
     lk_import_to to;
-    uint64_t count, held_out;  // of all examples, so many are the test set by choice
+    uint64_t count, held_out;  // all examples; those of them that were chosen as the test set
     lk_imported *parts;        // (2) what is said of them
     uint32_t images[2], labels[2];
     uint32_t file_count;

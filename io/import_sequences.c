@@ -24,7 +24,7 @@ typedef struct reader {
 
 typedef struct sequences {
     lk_import_array frames, frame_offsets, labels, label_offsets;
-    uint32_t open;  // so many of them, in this order
+    uint32_t open;  // how many of the four are open: they are opened in this order
     uint64_t count, features, classes;
     lk_ragged frames_cut, labels_cut;  // as they begin
 } sequences;

@@ -69,7 +69,7 @@ void lk_cuda_conv2d_pool_forward_narrow(lk_cuda_stream *s, const lk_conv2d *c, u
 
 // --- gradient of the input -----------------------------------------------------------------------
 
-// The same, phase by phase.
+// The job of a strided convolution, of what all its phases have in common.
 static conv_phase_job phase_job(const conv_input_job<false> &all, uint32_t m_count) {
     const lk_conv2d &c = all.s.c;
     conv_phase_job job;

@@ -170,8 +170,8 @@ struct conv_narrow_job : conv_forward_job<true> {
 
 // --- gradient of the input -----------------------------------------------------------------------
 
-// Rows: input positions. Terms: taps, and the output channels behind each. Of strided convolutions
-// whose outputs are not pooled conv_phase.h makes a job of this.
+// Rows: input positions. Terms: taps, and the output channels behind each. Where outputs are not
+// pooled the strides are 1: conv_phase.h has the job of the others.
 template <bool POOLED>
 struct conv_input_job {
     static constexpr int group = 1;
@@ -204,7 +204,7 @@ struct conv_input_job {
                            ox * s.stride_w.by == p.x - t.x;
         return {p.m, reads ? oy : UINT32_MAX, ox};
     }
-    // Of strides of 1: below 0 an output has wrapped, and is outside as well.
+    // The strides are 1. An output below 0 has wrapped to a large number, and is outside as well.
     __device__ bool a(const row &p, uint32_t u, const float **from) const {
         conv_tap t = tap_of(u, s.out_c, s.kernel_w);
         return output_gradient(s, dy, p.m, p.y - t.y, p.x - t.x, t.channel, from);

@@ -74,8 +74,8 @@ static inline __device__ __host__ const lk_cuda_divisor &length_of(const phase_l
 
 struct conv_phase_view;
 
-// Rows are numbered within a phase. The phases of a launch have equally many tiles, of which those
-// of the smaller ones may have nothing to do.
+// Rows are numbered within a phase. Every phase of a launch has as many tiles as the largest one;
+// of the smaller ones the last may have nothing to do.
 struct conv_phase_job : conv_input_job<false> {
     static constexpr bool by_phase = true;
     static constexpr lk_cuda_body body = LK_CUDA_BODY_CONV_PHASE;
