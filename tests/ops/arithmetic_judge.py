@@ -7,7 +7,7 @@
 
 Written from the page, not from the sources: no fp32 hardware, no library beyond Python's own. A
 number is a Python float that holds an fp32 value; every operation is computed as an exact rational
-and rounded once. Slow, and meant to be.
+and rounded once, unless the double nearest to it leaves no doubt. Slow, and meant to be.
 """
 import copy
 import hashlib
@@ -15,6 +15,7 @@ import itertools
 import json
 import math
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -41,13 +42,29 @@ def rounded(exact, zero=0.0):
     return math.copysign(float(result), -1.0 if exact < 0 else 1.0)
 
 
+def settled(x):
+    """The fp32 nearest to all numbers whose nearest double is x, or None where one may have another
+    neighbour: x halfway between two of fp32, subnormal there, or too large."""
+    if not 2.0 ** -125 < abs(x) < 2.0 ** 127:
+        return None
+    if struct.unpack("<Q", struct.pack("<d", x))[0] & 0x1FFFFFFF == 0x10000000:
+        return None
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+# Of fp32 values a double holds the product, and IEEE rounds the result to the nearest one. Only
+# where the exact result is 0 does its sign need a rule: IEEE's, which a double keeps too.
+
 def fma(a, b, c):
-    # Only where the exact result is 0 does its sign need a rule: IEEE's, which a double keeps too.
-    return rounded(Fraction(a) * Fraction(b) + Fraction(c), a * b + c)
+    near = a * b + c
+    sure = settled(near)
+    return rounded(Fraction(a) * Fraction(b) + Fraction(c), near) if sure is None else sure
 
 
 def add(a, b):
-    return rounded(Fraction(a) + Fraction(b), a + b)
+    near = a + b
+    sure = settled(near)
+    return rounded(Fraction(a) + Fraction(b), near) if sure is None else sure
 
 
 def sub(a, b):
@@ -55,11 +72,38 @@ def sub(a, b):
 
 
 def mul(a, b):
-    return rounded(Fraction(a) * Fraction(b), a * b)
+    near = a * b
+    sure = settled(near)
+    return rounded(Fraction(a) * Fraction(b), near) if sure is None else sure
 
 
 def div(a, b):
-    return rounded(Fraction(a) / Fraction(b), a / b)
+    near = a / b
+    sure = settled(near)
+    return rounded(Fraction(a) / Fraction(b), near) if sure is None else sure
+
+
+def check_operations(count):
+    """Each operation beside its rational, of operands as far apart as may be, short ones and sums
+    near the middle between two numbers among them."""
+    draw = random.Random(1)
+
+    def operand():
+        mantissa = draw.getrandbits(draw.choice((24, 24, 24, 3))) | 1
+        return math.ldexp(draw.choice((-mantissa, mantissa)), draw.randint(-80, 10))
+
+    for _ in range(count):
+        a, b, c = operand(), operand(), operand()
+        if draw.random() < 0.5:  # just beside, or at, half a unit of c
+            unit = math.ldexp(1.0, math.frexp(c)[1] - 25)
+            b = math.ldexp(1.0, draw.randint(-20, 20))
+            a = rounded(Fraction(unit) / Fraction(b))
+            a = draw.choice((a, from_bits(bits(a) + 1), from_bits(bits(a) - 1)))
+        for found, exact in ((fma(a, b, c), Fraction(a) * Fraction(b) + Fraction(c)),
+                             (add(a, c), Fraction(a) + Fraction(c)),
+                             (mul(a, b), Fraction(a) * Fraction(b)),
+                             (div(a, c), Fraction(a) / Fraction(c))):
+            assert bits(found) == bits(rounded(exact)), (a.hex(), b.hex(), c.hex(), found)
 
 
 def sqrt(a):
@@ -3422,6 +3466,7 @@ def main():
         return 77
     program = sys.argv[1] if len(sys.argv) > 1 else None
     failed = 0
+    check_operations(10000)
     with tempfile.TemporaryDirectory() as folder:
         for config in NETS:
             run = (Graph if "networks" in config["model"] else Run)(config)
