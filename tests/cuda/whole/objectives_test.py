@@ -4,7 +4,7 @@ state hash on processors and GPUs, whatever the row; logs, evaluations and pictu
 is killed and goes on in every position of the cycle; several GPUs over NCCL, and beside processors.
 GPUs and NCCL are played by the host execution layer.
 
-   objectives_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all
+   objectives_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all [PART..]
 """
 import json
 import os
