@@ -5,7 +5,7 @@
 //
 //     0  varint     7 bits a byte, the lowest first, the top bit set on all but the last
 //     1  fixed 64   little-endian            5  fixed 32
-//     2  bytes      varint of the length, then so many: strings, messages, packed numbers
+//     2  bytes      a varint n, then n bytes: a string, a message, packed numbers
 //
 // A message of unknown length gets one byte for its length; where it turns out longer than 127 its
 // content moves up by a byte or a few. So the bytes are those of any encoder, the shortest there

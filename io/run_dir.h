@@ -78,7 +78,7 @@ typedef struct lk_line_log {
     int file;                  // -1 when closed
     char *buffer;              // the caller's
     size_t capacity, used;     // bytes
-    bool patient;              // a full disk is waited for: lines beyond the buffer are lost
+    bool patient;              // on a full disk it goes on, and drops what the buffer cannot hold
     uint64_t lost;             // lines, for that reason
     bool doubtful;             // a sync has failed: the system may have forgotten lines
     char path[LK_PATH_BYTES];

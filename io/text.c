@@ -44,8 +44,8 @@ void lk_text_open(lk_text_out *out, int fd) {
     out->terminal = isatty(fd) && term && strcmp(term, "dumb") != 0;
 }
 
-// What the reader takes of it now. A pipe or a terminal that can be written to takes so many bytes
-// without waiting (PIPE_BUF).
+// The bytes that the reader takes now. A pipe or a terminal that can be written to takes PIPE_BUF
+// bytes without waiting.
 static size_t write_some(lk_text_out *out, const char *bytes, size_t count) {
     enum { AT_ONCE = 4096 };
     size_t done = 0;

@@ -26,7 +26,7 @@ enum { LK_AUGMENT_CHANNELS_MAX = LK_SETTING_LIST_MAX };
 
 // data.augment and data.normalize. All of it decides bits; zeros: nothing of it.
 typedef struct lk_augment {
-    uint32_t shift_h, shift_w;  // at most so many pixels, either way
+    uint32_t shift_h, shift_w;  // the most pixels that it moves, either way
     uint32_t padding;           // lk_augment_padding
     uint32_t flip;              // half of the images are mirrored, left to right
     uint32_t cutout_h, cutout_w;

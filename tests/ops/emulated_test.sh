@@ -53,7 +53,7 @@ check() {
 release="-O3 -DNDEBUG"
 if [ -z "$full" ]; then
     # shellcheck disable=SC2086
-    check gcc 3 -static $triple-gcc $release -fno-schedule-insns
+    check gcc 10 -static $triple-gcc $release -fno-schedule-insns
     exit 0
 fi
 # shellcheck disable=SC2086
