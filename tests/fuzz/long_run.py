@@ -2,12 +2,15 @@
 """long_run.py - all fuzzers by turns until they have made so many executions in all.
 
    long_run.py PROGRAMS FINDS [EXECUTIONS [SECONDS]]
+   long_run.py grow PROGRAMS FINDS
 
 PROGRAMS is tests/fuzz of a build of the preset fuzz. Each fuzzer goes on, SECONDS a turn (20), from
 its seeds (corpus/NAME) and what it has found before (FINDS/NAME). Prints the executions of each and
 of all, 100,000,000 if not said otherwise; those of earlier runs with the same FINDS count. Exit: 1
 where one has found an input that breaks something; its report is printed, and the input lies in
 FINDS.
+
+grow: takes of the finds the fewest that reach code which the corpora do not, into the corpora.
 """
 import concurrent.futures
 import json
@@ -34,12 +37,29 @@ def turn(programs, finds, name, seconds):
             done.stderr[-4000:] if done.returncode else "")
 
 
+def names_of(programs):
+    return sorted(n[5:] for n in os.listdir(programs)
+                  if n.startswith("fuzz_") and os.access(os.path.join(programs, n), os.X_OK))
+
+
+def grow(programs, finds):
+    for name in names_of(programs):
+        corpus = os.path.join(CORPORA, name)
+        before = len(os.listdir(corpus))
+        subprocess.run([os.path.join(programs, "fuzz_" + name), "-set_cover_merge=1",
+                        "-use_counters=0", corpus, os.path.join(finds, name)],
+                       stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        print(f"{name:15} {before:4} files, {len(os.listdir(corpus)) - before:4} more")
+
+
 def main():
+    if sys.argv[1] == "grow":
+        grow(*(os.path.abspath(a) for a in sys.argv[2:4]))
+        return 0
     programs, finds = (os.path.abspath(a) for a in sys.argv[1:3])
     wanted = int(sys.argv[3]) if len(sys.argv) > 3 else 100_000_000
     seconds = int(sys.argv[4]) if len(sys.argv) > 4 else 20
-    names = sorted(n[5:] for n in os.listdir(programs)
-                   if n.startswith("fuzz_") and os.access(os.path.join(programs, n), os.X_OK))
+    names = names_of(programs)
     made, covered, broken = dict.fromkeys(names, 0), {}, {}
     counts = os.path.join(finds, "executions.json")
     os.makedirs(finds, exist_ok=True)
