@@ -16,7 +16,7 @@
 #include "tests/bench/peak.h"
 #include "tests/ops/kernel_calls.h"
 
-enum { ROUNDS = 15, CALL_NS = 1500000, LINES_MAX = 400, GRAIN = 16 };
+enum { ROUNDS = 15, CALL_NS = 1500000, LINES_MAX = 600, GRAIN = 16, NORM_GRAIN = 32 };
 
 static double seconds(void) {
     struct timespec t;
@@ -35,7 +35,7 @@ typedef struct operands {
 typedef enum op {
     FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, CONV, CONV_POOL, CONV_INPUT, CONV_POOL_INPUT,
     CONV_WEIGHT, CONV_POOL_WEIGHT, SOFTMAX, APPLY, ADAM, COPY, LOAD, MAX_POOL,
-    MAX_POOL_BACK
+    MAX_POOL_BACK, NORM, NORM_BACK, ADD, RELU, RELU_BACK
 } op;
 
 typedef struct line {
@@ -47,6 +47,7 @@ typedef struct line {
     lk_dense dense;
     lk_conv2d conv;
     lk_pool2d pool;
+    lk_batch_norm norm;   // and of ADD and RELU the shape
     double flop;          // of one call; 0: the line prints bytes
     double bytes;
     double gflops[ROUNDS], share[ROUNDS];
@@ -66,6 +67,9 @@ static float *floats(uint64_t count) {
     return p;
 }
 
+static uint64_t norm_floats(const line *l) {
+    return (uint64_t)l->norm.h * l->norm.w * l->norm.channels;
+}
 static uint64_t x_floats(const line *l) {
     switch (l->op) {
         case FORWARD: case INPUT_GRADIENT: case WEIGHT_GRADIENT: return l->dense.k_count;
@@ -73,6 +77,7 @@ static uint64_t x_floats(const line *l) {
         case APPLY: case ADAM: case COPY: case LOAD: return l->dense.k_count;
         case MAX_POOL: case MAX_POOL_BACK:
             return (uint64_t)l->pool.in_h * l->pool.in_w * l->pool.channels;
+        case NORM: case NORM_BACK: case ADD: case RELU: case RELU_BACK: return norm_floats(l);
         default: return lk_conv2d_in_floats(&l->conv);
     }
 }
@@ -83,11 +88,13 @@ static uint64_t y_floats(const line *l) {
         case APPLY: case ADAM: case COPY: case LOAD: return l->dense.k_count;
         case MAX_POOL: case MAX_POOL_BACK:
             return (uint64_t)l->pool.out_h * l->pool.out_w * l->pool.channels;
+        case NORM: case NORM_BACK: case ADD: case RELU: case RELU_BACK: return norm_floats(l);
         default: return lk_conv2d_out_floats(&l->conv);
     }
 }
 static uint64_t w_floats(const line *l) {
     if (l->op <= WEIGHT_GRADIENT) return (uint64_t)l->dense.k_count * l->dense.n_count;
+    if (l->op >= NORM) return l->norm.channels;
     return l->op <= CONV_POOL_WEIGHT ? lk_conv2d_weight_floats(&l->conv) : l->dense.k_count;
 }
 static uint64_t scratch_floats(const line *l) {
@@ -103,6 +110,11 @@ static uint64_t scratch_floats(const line *l) {
     case LOAD:
     case MAX_POOL:
     case MAX_POOL_BACK: return 0;
+    case NORM:
+    case NORM_BACK:
+    case ADD:
+    case RELU:
+    case RELU_BACK: return (uint64_t)LK_NORM_COLUMNS * l->norm.channels * l->m_count;
     default: return conv2d_scratch_floats(&l->conv);
     }
 }
@@ -139,6 +151,19 @@ static uint32_t grains_of(const line *l, const operands *o, uint64_t dy_floats,
                                         LK_MIN(l->m_count - m, (uint32_t)GRAIN)};
     }
     return count;
+}
+
+// In grains of NORM_GRAIN examples. y of ReLU's gradient is x, whose zeros are as ReLU leaves them.
+static void call_norm(const line *l, const operands *o) {
+    static const lk_op_type *const types[] = {&lk_op_batch_normalization,
+                                              &lk_op_batch_normalization_backward, &lk_op_add,
+                                              &lk_op_relu, &lk_op_relu_backward};
+    const lk_op called = {.type = types[l->op - NORM], .floats = norm_floats(l), .norm = l->norm};
+    lk_lane lane = {.examples = l->m_count, .grain = NORM_GRAIN, .param = {o->w, o->bias}};
+    lane.at[LK_X] = o->x, lane.at[LK_X2] = o->dy, lane.at[LK_AUX] = o->scratch;
+    lane.at[LK_Y] = l->op == RELU_BACK ? o->x : o->y;
+    lane.at[LK_DY] = o->dy, lane.at[LK_DX] = o->dx;
+    (void)call_op(l->kernels, &called, &lane);
 }
 
 static void call(const line *l, const operands *o) {
@@ -196,6 +221,7 @@ static void call(const line *l, const operands *o) {
         case MAX_POOL_BACK:
             max_pool_backward(k, &l->pool, l->m_count, o->dy, o->winners, o->dx);
             break;
+        case NORM: case NORM_BACK: case ADD: case RELU: case RELU_BACK: call_norm(l, o); break;
     }
 }
 
@@ -269,6 +295,19 @@ static void other_lines(const lk_kernels *k) {
     }
 }
 
+// Each tensor counts once, however often a kernel passes over it.
+static void norm_lines(const lk_kernels *k, uint32_t m, uint32_t h, uint32_t channels) {
+    static const char *const names[] = {"batch_normalization", "batch_normalization_backward",
+                                        "add", "relu", "relu_backward"};
+    for (op o = NORM; o <= RELU_BACK; o++) {
+        line *l = add_line(k, names[o - NORM], o, m);
+        l->norm = (lk_batch_norm){.h = h, .w = h, .channels = channels, .epsilon = 1e-3f,
+                                  .momentum = 0.9f, .scale = true, .center = true};
+        l->bytes = (o == NORM || o == RELU ? 8.0 : 12.0) * m * (double)norm_floats(l);
+        snprintf(l->shape, sizeof l->shape, "m %u, %ux%ux%u", m, h, h, channels);
+    }
+}
+
 static void lines_of(const lk_kernels *k) {
     dense_lines(k, 16, 5408, 64);
     dense_lines(k, 32, 5408, 64);
@@ -282,6 +321,10 @@ static void lines_of(const lk_kernels *k) {
     conv_lines(k, 32, 28, 1, 6, 5, 2);
     conv_lines(k, 32, 14, 6, 16, 5, 0);
     conv_lines(k, 16, 16, 32, 64, 3, 1);
+    norm_lines(k, 64, 28, 16);
+    norm_lines(k, 64, 14, 32);
+    norm_lines(k, 64, 7, 64);
+    norm_lines(k, 1024, 28, 16);
     other_lines(k);
 }
 
