@@ -61,6 +61,7 @@ typedef struct lk_batch_norm {
     float epsilon, momentum;
     bool scale, center;  // it has gamma, beta
     bool frozen;         // by the moving statistics, also in training
+    bool relu;           // y is ReLU of it
 } lk_batch_norm;
 
 // What batch normalisation keeps of a grain: columns of one float a channel each.

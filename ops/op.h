@@ -192,7 +192,8 @@ typedef struct lk_op {
         lk_pool2d pool;
         lk_dense dense;
         lk_sequence sequence;
-        float slope;  // leaky_relu; alpha of elu
+        float slope;    // leaky_relu; alpha of elu
+        bool sum_relu;  // add: y is ReLU of the sum
         float scale;  // mean; label smoothing
         lk_dropout dropout;
         lk_join join;

@@ -142,23 +142,26 @@ V_NOINLINE void norm_sum_dy(norm_part *p) { NORM_EACH(p, NORM_SUM_DY) }
 
 // --- forward -------------------------------------------------------------------------------------
 
-// y of `cells` cells: (x - mean) * inverse * factor + term.
-V_INLINE vf norm_apply(const norm_part *p, uint64_t cells, uint32_t vectors, float *y, vf bad) {
+// y of `cells` cells: (x - mean) * inverse * factor + term, or ReLU of that.
+V_INLINE vf norm_apply(const norm_part *p, uint64_t cells, uint32_t vectors, float *y, vf bad,
+                       const bool relu) {
     for (uint64_t i = 0; i < cells; i++) {
         const uint64_t at = i * p->norm->channels;
         NORM_EACH_VECTOR(v, vectors) {
             const vf d = v_sub(norm_load(p->x + at, p, vectors, v), p->mean[v]);
             const vf value = v_fma(v_mul(d, p->inverse[v]), p->factor[v], p->term[v]);
             bad = v_note(bad, value);
-            norm_keep(y + at, p, vectors, v, value);
+            norm_keep(y + at, p, vectors, v, relu ? v_relu(value) : value);
         }
     }
     return bad;
 }
 
-#define NORM_APPLY(vectors) bad = norm_apply(p, cells, vectors, y, bad)
+#define NORM_APPLY(vectors) bad = norm_apply(p, cells, vectors, y, bad, false)
+#define NORM_APPLY_RELU(vectors) bad = norm_apply(p, cells, vectors, y, bad, true)
 V_NOINLINE vf norm_write(const norm_part *p, uint64_t cells, float *y, vf bad) {
-    NORM_EACH(p, NORM_APPLY)
+    if (p->norm->relu) NORM_EACH(p, NORM_APPLY_RELU)
+    else NORM_EACH(p, NORM_APPLY)
     return bad;
 }
 

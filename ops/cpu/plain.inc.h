@@ -5,19 +5,22 @@
 
 // --- sums ----------------------------------------------------------------------------------------
 
-V_INLINE uint32_t plain_sum(uint64_t count, const float *a, const float *b, float *sum) {
+V_INLINE uint32_t plain_sum(uint64_t count, const float *a, const float *b, float *sum,
+                            const bool relu) {
     vf bad = v_zero();
     EACH_VECTOR(count) {
         vf left = v_load_first(a + i, (uint32_t)rest), right = v_load_first(b + i, (uint32_t)rest);
         vf both = v_add(left, right);
         bad = v_note(bad, both);
-        v_store_first(sum + i, (uint32_t)rest, both);
+        v_store_first(sum + i, (uint32_t)rest, relu ? v_relu(both) : both);
     }
     return v_noted(bad);
 }
 
 static uint32_t plain_add(lk_lane *l, const lk_op *op) {
-    return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_X2], l->at[LK_Y]);
+    const uint64_t count = l->examples * op->floats;
+    if (op->sum_relu) return plain_sum(count, l->at[LK_X], l->at[LK_X2], l->at[LK_Y], true);
+    return plain_sum(count, l->at[LK_X], l->at[LK_X2], l->at[LK_Y], false);
 }
 
 static uint32_t plain_add_backward(lk_lane *l, const lk_op *op) {
@@ -26,7 +29,7 @@ static uint32_t plain_add_backward(lk_lane *l, const lk_op *op) {
 }
 
 static uint32_t plain_add_gradient(lk_lane *l, const lk_op *op) {
-    return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_DY], l->at[LK_DX]);
+    return plain_sum(l->examples * op->floats, l->at[LK_X], l->at[LK_DY], l->at[LK_DX], false);
 }
 
 // --- activations ---------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ static inline __device__ void normalize_grain_body(lk_cuda_at block, lk_cuda_sta
     for (uint64_t i = g.warp; i < g.rows * cells; i += NORM_WARPS) {
         const uint64_t at = g.first + i * n.channels;
         const float y = i < here ? lk_fmaf((o.x[at] - mean) * inverse, gamma, beta) : 0.0f;
-        o.y[at] = y;
+        o.y[at] = n.relu && !(y > 0.0f) ? 0.0f : y;
         bad |= lk_cuda_not_finite(y);
     }
     lk_cuda_report(state, op, bad);
@@ -177,7 +177,7 @@ static inline __device__ void normalize_by_moving_body(lk_cuda_at block, lk_cuda
         const float inverse = inverse_root(moving_variance[c], o.norm.epsilon);
         const float gamma = o.gamma ? o.gamma[c] : 1.0f, beta = o.beta ? o.beta[c] : 0.0f;
         const float y = lk_fmaf((o.x[i] - moving_mean[c]) * inverse, gamma, beta);
-        o.y[i] = y;
+        o.y[i] = o.norm.relu && !(y > 0.0f) ? 0.0f : y;
         bad |= lk_cuda_not_finite(y);
     }
     lk_cuda_report(state, op, bad);

@@ -16,9 +16,9 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     sum_of(lk_cuda_state *state, uint32_t op, uint64_t count, const float *a, const float *b,
-           float *sum) {
+           float *sum, bool relu) {
     lk_cuda_begin();
-    sum_body(lk_cuda_here(), state, op, count, a, b, sum);
+    sum_body(lk_cuda_here(), state, op, count, a, b, sum, relu);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS)
@@ -33,7 +33,8 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     negate_body(lk_cuda_here(), count, from, to);
 }
 
-static uint32_t launch_sum(const lk_lane *l, const lk_op *op, lk_role a, lk_role b, lk_role sum) {
+static uint32_t launch_sum(const lk_lane *l, const lk_op *op, lk_role a, lk_role b, lk_role sum,
+                           bool relu) {
     lk_cuda_stream *s = stream_of(l);
     const uint64_t count = l->examples * op->floats;
     lk_cuda_spans spans = {};
@@ -42,7 +43,7 @@ static uint32_t launch_sum(const lk_lane *l, const lk_op *op, lk_role a, lk_role
     lk_cuda_writes(&spans, floats_of(l, sum), count);
     lk_cuda_launch_body(s, LK_CUDA_BODY_SUM, spans, sum_of, lk_cuda_blocks(count), LK_CUDA_THREADS,
                         0, s->state, s->op, count, floats_of(l, a), floats_of(l, b),
-                        floats_of(l, sum));
+                        floats_of(l, sum), relu);
     return 0;
 }
 
@@ -60,7 +61,7 @@ static uint32_t launch_values(const lk_lane *l, const lk_op *op, lk_cuda_body bo
 }
 
 uint32_t lk_cuda_plain_add(lk_lane *l, const lk_op *op) {
-    return launch_sum(l, op, LK_X, LK_X2, LK_Y);
+    return launch_sum(l, op, LK_X, LK_X2, LK_Y, op->sum_relu);
 }
 
 uint32_t lk_cuda_plain_add_backward(lk_lane *l, const lk_op *op) {
@@ -68,7 +69,7 @@ uint32_t lk_cuda_plain_add_backward(lk_lane *l, const lk_op *op) {
 }
 
 uint32_t lk_cuda_plain_add_gradient(lk_lane *l, const lk_op *op) {
-    return launch_sum(l, op, LK_X, LK_DY, LK_DX);
+    return launch_sum(l, op, LK_X, LK_DY, LK_DX, false);
 }
 
 uint32_t lk_cuda_plain_mean_squared_error_target_gradient(lk_lane *l, const lk_op *op) {

@@ -11,11 +11,12 @@
 // --- sums ----------------------------------------------------------------------------------------
 
 static inline __device__ void sum_body(lk_cuda_at at, lk_cuda_state *state, uint32_t op,
-                                       uint64_t count, const float *a, const float *b, float *sum) {
+                                       uint64_t count, const float *a, const float *b, float *sum,
+                                       bool relu) {
     bool bad = false;
     LK_CUDA_EACH_AT(at, i, count) {
         const float both = a[i] + b[i];
-        sum[i] = both;
+        sum[i] = relu && !(both > 0.0f) ? 0.0f : both;
         bad |= lk_cuda_not_finite(both);
     }
     lk_cuda_report(state, op, bad);

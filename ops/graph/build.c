@@ -485,6 +485,13 @@ static void close_gaps(lk_builder *b) {
     p->op_count = kept;
 }
 
+bool lk_build_absorb_relu(lk_op *op, const lk_op *next, bool *relu) {
+    if (next->type != &lk_op_relu || op->relu) return false;
+    op->relu = true;
+    *relu = op->dtype == LK_F32;
+    return true;
+}
+
 static void fuse(lk_builder *b) {
     lk_program *p = b->program;
     for (uint32_t i = 0; i < p->op_count; i++) {

@@ -83,6 +83,10 @@ lk_status lk_build_param(lk_builder *b, lk_op *op, uint32_t which, const lk_para
 // The only op that takes the y of forward op `i`, or LK_NONE: several do, or the loss.
 uint32_t lk_build_only_user(const lk_builder *b, uint32_t i);
 
+// For absorb: takes in a ReLU, the first. `relu`: whether the op's kernel applies it; with 16 bits
+// the walk does, as it rounds.
+bool lk_build_absorb_relu(lk_op *op, const lk_op *next, bool *relu);
+
 // A state, named LAYER/suffix of op `op` or, where that is NULL, as `suffix` says. One that
 // evaluation reads has one slash in its name, any other has two. State `which` of an op is behind
 // the ones before it (lk_lane.state). *tensor: what holds it.

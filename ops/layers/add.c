@@ -18,7 +18,11 @@ static uint32_t sum_of(uint64_t count, const float *a, const float *b, float *su
 }
 
 static uint32_t add_forward(lk_lane *l, const lk_op *op) {
-    return sum_of(l->examples * op->floats, l->at[LK_X], l->at[LK_X2], l->at[LK_Y]);
+    const uint64_t count = l->examples * op->floats;
+    float *y = l->at[LK_Y];
+    const uint32_t bad = sum_of(count, l->at[LK_X], l->at[LK_X2], y);
+    for (uint64_t i = 0; op->sum_relu && i < count; i++) y[i] = lk_relu(y[i]);
+    return bad;
 }
 
 static uint32_t add_backward(lk_lane *l, const lk_op *op) {
@@ -45,6 +49,11 @@ static lk_status build_add(lk_builder *b, const lk_layer *l) {
     return LK_OK;
 }
 
+static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
+    (void)b;
+    return op->dtype == LK_F32 && lk_build_absorb_relu(op, next, &op->sum_relu);
+}
+
 // The second input first: what is left of dy is the first's own, who may change it in place.
 static lk_status differentiate(lk_builder *b, uint32_t of) {
     LK_CHECK(lk_build_gradient_share(b, &lk_op_add_backward, of, 1));
@@ -56,6 +65,7 @@ const lk_op_type lk_op_add = {.name = "add",
                               .number = LK_OP_ADD,
                               .scope = LK_SCOPE_EXAMPLES,
                               .reference = add_forward,
+                              .absorb = LK_RULE(absorb),
                               .differentiate = LK_RULE(differentiate),
                               .mixed = true};
 const lk_op_type lk_op_add_backward = {.name = "add_backward",

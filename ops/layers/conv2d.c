@@ -402,11 +402,7 @@ static bool pool_fits(const lk_conv2d *c, const lk_pool2d *o) {
 
 // A ReLU, then a pool.
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
-    if (next->type == &lk_op_relu && !op->relu) {
-        op->relu = true;
-        op->conv.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
-        return true;
-    }
+    if (lk_build_absorb_relu(op, next, &op->conv.relu)) return true;
     if (next->type != &lk_op_max_pool2d || !pool_fits(&op->conv, &next->pool)) return false;
     if (b->program->spec->model.fast_precision != LK_STRICT && !pools_strictly(b, op)) return false;
     op->type = &lk_op_conv2d_pool;

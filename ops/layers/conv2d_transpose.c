@@ -248,10 +248,7 @@ static lk_status declare(lk_builder *b, lk_op *op) {
 
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
     (void)b;
-    if (next->type != &lk_op_relu || op->relu) return false;
-    op->relu = true;
-    op->conv.relu = op->dtype == LK_F32;  // else the walk applies it, as it rounds
-    return true;
+    return lk_build_absorb_relu(op, next, &op->conv.relu);
 }
 
 static lk_status differentiate(lk_builder *b, uint32_t of) {

@@ -155,8 +155,9 @@ static inline void relu_backward(const lk_kernels *k, uint64_t count, const floa
 static inline uint32_t element_op(const lk_kernels *k, const lk_op_type *type, uint64_t count,
                                   const float *x, const float *x2, float *y, const float *dy,
                                   float *dx) {
-    const lk_op op = {.type = type, .floats = count, .slope = 0.3f};
+    lk_op op = {.type = type, .floats = count};
     lk_lane l = {.examples = 1};
+    if (type != &lk_op_add) op.slope = 0.3f;
     l.at[LK_X] = WITHOUT_CONST(x), l.at[LK_X2] = WITHOUT_CONST(x2), l.at[LK_Y] = y;
     l.at[LK_DY] = WITHOUT_CONST(dy), l.at[LK_DX] = dx;
     return call_op(k, &op, &l);

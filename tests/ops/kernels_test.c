@@ -430,6 +430,27 @@ static void test_elements(void **state) {
     for (uint64_t count = 1000; count < 3000; count += 500) check_elements(count + count % 3);
 }
 
+// ReLU of a sum is ReLU and the sum; a sum that overflows raises the flag though ReLU hides it.
+static void check_relu_of_sums(uint64_t count, float *a, float *b, output *sum) {
+    const lk_op op = {.type = &lk_op_add, .floats = count, .sum_relu = true};
+    lk_lane l = {.examples = 1, .train = true};
+    l.at[LK_X] = a, l.at[LK_X2] = b, l.at[LK_Y] = sum->want;
+    assert_int_equal(element_op(reference, &lk_op_add, count, a, b, sum->want, NULL, NULL), 0);
+    relu_forward(reference, count, sum->want, sum->want);
+    l.at[LK_Y] = sum->got;
+    assert_int_equal(lk_op_add.reference(&l, &op), 0);
+    same(sum, "reference", "add with relu", shape);
+    EACH_VARIANT(k) {
+        assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 0);
+        same(sum, k->name, "add with relu", shape);
+    }
+    if (count == 0) return;
+    const float kept[] = {a[count - 1], b[count - 1]};
+    a[count - 1] = b[count - 1] = -0x1p127f;
+    EACH_VARIANT(k) assert_int_equal(lk_kernel_of(k, op.type)(&l, &op), 1);
+    a[count - 1] = kept[0], b[count - 1] = kept[1];
+}
+
 // Sums of two tensors, beside them and in place; one that overflows raises the flag.
 static void check_sums(uint64_t count) {
     float *a = operand(count), *b = operand(count);
@@ -449,6 +470,7 @@ static void check_sums(uint64_t count) {
         assert_int_equal(element_op(k, &lk_op_add, count, a, b, sum.got, NULL, NULL), 0);
         same(&sum, k->name, "add", shape);
     }
+    check_relu_of_sums(count, a, b, &sum);
     assert_int_equal(
         element_op(reference, &lk_op_add_backward, count, NULL, NULL, NULL, b, sum.want), 0);
     EACH_VARIANT(k) {
@@ -745,14 +767,16 @@ static void check_norm(uint32_t h, uint32_t w, uint32_t channels, bool flat, uin
                         .floats = floats,
                         .norm = {.h = h, .w = w, .channels = channels, .flat = flat,
                                  .epsilon = 1e-3f, .momentum = 0.9f, .scale = draw() % 4 > 0,
-                                 .center = draw() % 4 > 0, .frozen = draw() % 8 == 0}};
+                                 .center = draw() % 4 > 0, .frozen = draw() % 8 == 0,
+                                 .relu = draw() % 2}};
     c.backward = c.statistics = c.gradient = c.forward;
     c.backward.type = &lk_op_batch_normalization_backward;
     c.statistics.type = &lk_op_batch_normalization_statistics;
     c.gradient.type = &lk_op_batch_normalization_gradient;
     absent = draw() % 3 ? 0 : draw() % (grain + 1);
-    snprintf(shape, sizeof shape, "%u of %u x %u x %u, grain %u, %u absent%s", examples, h, w,
-             channels, grain, absent, c.forward.norm.frozen ? ", frozen" : "");
+    snprintf(shape, sizeof shape, "%u of %u x %u x %u, grain %u, %u absent%s%s", examples, h, w,
+             channels, grain, absent, c.forward.norm.frozen ? ", frozen" : "",
+             c.forward.norm.relu ? ", relu" : "");
     const bool before = ordinary;
     ordinary = true;
     float **const operands[] = {&c.x, &c.dy, &c.gamma, &c.beta, &c.mean, &c.variance};

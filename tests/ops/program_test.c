@@ -421,6 +421,43 @@ static void gradients_of_users_add_backwards(void **state) {
     free(tables);
 }
 
+// Norms and sums apply the ReLU behind them. The only user of their output applies its mask to the
+// gradient; where there are several, the gradient goes through it when all have added theirs.
+static void norms_and_sums_apply_relu(void **state) {
+    (void)state;
+    const lk_layer layers[] = {NORM("n"), RELU("nr"), CONV("a", 2, 3, 1, SAME, false),
+                               ADD("sum", 3, 2), RELU("sr"), CONV("b", 2, 3, 1, SAME, false),
+                               ADD("both", 6, 5), RELU("br"), FLATTEN, DENSE("d", 3, false)};
+    static const lk_op_type *const wanted[] = {
+        &lk_op_dense_weight_gradient, &lk_op_dense_bias_gradient, &lk_op_dense_input_gradient,
+        &lk_op_add_backward, &lk_op_conv2d_weight_gradient, &lk_op_conv2d_input_gradient,
+        &lk_op_add_gradient, &lk_op_relu_backward,  // of "sum"
+        &lk_op_add_backward, &lk_op_conv2d_weight_gradient, &lk_op_conv2d_input_gradient,
+        &lk_op_add_gradient, &lk_op_relu_backward,  // of "n"
+        &lk_op_batch_normalization_backward, &lk_op_batch_normalization_gradient};
+    const lk_run_spec spec = spec_of(4, 4, 2, 3, LK_COUNT(layers), layers);
+    lk_error error;
+    lk_program p;
+    void *tables;
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    assert_ptr_equal(p.ops[1].type, &lk_op_batch_normalization);
+    assert_true(p.ops[1].norm.relu);
+    assert_ptr_equal(p.ops[3].type, &lk_op_add);
+    assert_true(p.ops[3].sum_relu);
+    assert_ptr_equal(p.ops[5].type, &lk_op_add);
+    assert_true(p.ops[5].sum_relu);
+    uint32_t begin = p.forward_end;
+    while (p.ops[begin].type != wanted[0]) begin++;
+    for (uint32_t i = 0; i < LK_COUNT(wanted); i++) {
+        assert_string_equal(p.ops[begin + i].type->name, wanted[i]->name);
+    }
+    assert_int_equal(p.ops[begin + 2].tensor[LK_MASK], p.ops[5].tensor[LK_Y]);
+    assert_int_equal(p.ops[begin + 5].tensor[LK_MASK], LK_NONE);
+    assert_int_equal(p.ops[begin + 7].tensor[LK_Y], p.ops[3].tensor[LK_Y]);
+    assert_int_equal(p.ops[begin + 12].tensor[LK_Y], p.ops[1].tensor[LK_Y]);
+    free(tables);
+}
+
 static const lk_param *param_named(const lk_program *p, const char *name) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         if (strcmp(p->tensors[p->params[i].tensor].name, name) == 0) return &p->params[i];
@@ -1290,6 +1327,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_users_add_backwards),
         cmocka_unit_test(frozen_layers_have_no_gradients),
         cmocka_unit_test(batch_normalization_has_states),
+        cmocka_unit_test(norms_and_sums_apply_relu),
         cmocka_unit_test(spectral_normalization_has_a_vector),
         cmocka_unit_test(layer_normalization_has_cells),
         cmocka_unit_test(numbers_of_initializers_are_checked),
