@@ -677,7 +677,7 @@ V_INLINE void pool_blank(const int tiles, const int vectors, const lk_dtype to, 
     }
 }
 
-// A few lines with every group of tiles: so many come while it is computed.
+// Prefetches four cache lines of what is needed soon; called once for each group of tiles.
 V_INLINE const float *fetch_ahead(const float *at, const float *end) {
     if (at >= end) return at;
     V_UNROLL for (int i = 0; i < 4; i++) __builtin_prefetch(at + i * LK_LANES_MAX, 0, 2);

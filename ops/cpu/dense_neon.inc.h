@@ -335,7 +335,7 @@ static uint32_t dense_input_gradient_neon(const lk_dense *d, uint32_t m_count, c
 enum {
     UNITS = 16,  // of a block
     STAGE_FLOATS = INPUTS * UNITS,
-    WEIGHT_FLOATS = 30720,  // that a caller had best ask for at once: making the lists takes time
+    WEIGHT_FLOATS = 30720,  // weights that one call should be for: making its lists takes time
 };
 
 typedef struct unit_block {

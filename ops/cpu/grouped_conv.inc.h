@@ -45,8 +45,8 @@ V_INLINE uint32_t group_some(const group_block *b, uint32_t v) {
     return LK_MIN(b->count - v * V_LANES, (uint32_t)V_LANES);
 }
 
-// The block that begins with channel `first`, of so many in each group, whose terms have `inner`
-// channels of the other side. `lanes` is in the caller's hands.
+// Begins a block at channel `first`. A group has `per` channels on this side and `inner` on the
+// other, over which the terms of a sum run. The caller has set b->lanes.
 static void group_begin(group_block *b, uint32_t first, uint32_t per, uint32_t inner) {
     uint32_t end = LK_MIN(b->lanes, first + GROUP_FLOATS);
     b->kind = per == 1 && inner == 1 ? GROUP_SAME : GROUP_EACH;

@@ -206,7 +206,7 @@ enum { HALVES_OF_A_LINE = 32 };
 V_INLINE void widen_rows_of(const bool f16, uint32_t rows, uint64_t count, const uint16_t *src,
                             uint64_t src_stride, float *dst, uint64_t dst_stride) {
     for (uint32_t m = 0; m < rows; m++, src += src_stride, dst += dst_stride) {
-        // No processor foresees so many rows.
+        // Of the next row: the processor's own prefetcher cannot follow this many rows.
         for (uint64_t i = 0; i < count; i += HALVES_OF_A_LINE) __builtin_prefetch(src + count + i);
         widen_all(f16, count, src, dst);
     }

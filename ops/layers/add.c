@@ -1,7 +1,7 @@
 // add.c - sums of two tensors: formulas, the reference, gradients. Freestanding. ARITHMETIC.md
 // 3, 5.
 //
-//   add            y = x + x2; the gradient of both is dy itself
+//   add            y = x + x2, or ReLU of it; the gradient of both is dy itself
 //   add_backward   dx = dy, where dy cannot serve as the gradient of an input: the other has it
 //   add_gradient   dx = x + dy: the share of one more user of a tensor; dx may be x
 #include "ops/graph/build.h"

@@ -5,7 +5,7 @@
 //
 //     S = sum of 1 * x      mean = S / M        d = x - mean
 //     Q = sum of d * d      inv = 1 / sqrt(Q / M + epsilon)      n = d * inv
-//     y = n * gamma + beta
+//     y = n * gamma + beta, or ReLU of that
 //
 //     B = sum of 1 * dy     A = sum of dy * n
 //     dx = gamma * inv * (dy - B / M - n * (A / M))       dgamma = A      dbeta = B
@@ -278,7 +278,7 @@ static lk_status declare_batch_normalization(lk_builder *b, lk_op *op) {
                                &op->tensor[LK_AUX]);
 }
 
-// In fp32 alone: with 16 bits a step takes no fewer bytes by it, but their places fit worse.
+// In fp32 alone: with 16 bits the plan of mnist-gan would be 11% above its lower bound.
 static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
     (void)b;
     return op->dtype == LK_F32 && lk_build_absorb_relu(op, next, &op->norm.relu);

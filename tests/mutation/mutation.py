@@ -207,9 +207,9 @@ class Copy:
             path = os.path.join(source, name)
             with open(path, "rb") as f:
                 write_if_other(os.path.join(self.source, name), f.read(), os.stat(path).st_mode)
-        # What one copy has compiled the others find, since paths begin at the copy's root. -O1
-        # compiles the kernels in half the time, and no bit depends on it.
-        os.environ.update(CCACHE_BASEDIR=work, CCACHE_NOHASHDIR="1")
+        # Below CCACHE_BASEDIR paths are relative to the build, so that a copy finds what another
+        # has compiled. -O1 compiles the kernels in half the time, and no bit depends on it.
+        os.environ.update(CCACHE_BASEDIR=os.path.dirname(work), CCACHE_NOHASHDIR="1")
         launcher = shutil.which("ccache")
         flags = [f"-DCMAKE_{c}_COMPILER_LAUNCHER={launcher}" for c in ("C", "CXX") if launcher]
         self.call(["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja",
