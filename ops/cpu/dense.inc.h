@@ -92,7 +92,6 @@ enum {
     FORWARD_PACKED_MIN = 16,  // examples whose tiles pass over a run often enough
     // Of few examples the weights are most of what is read, from far away: a panel has whole lines
     // of them, and is two tiles; a run of terms passes over a group of panels side by side.
-    FORWARD_FEW = V_FACTORS > 1 ? 0 : LK_DENSE_FEW,
     FORWARD_FEW_ROWS = V_REGISTERS == 32 ? 8 : 4,
     FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
     FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
@@ -103,6 +102,8 @@ _Static_assert((int)FORWARD_PANEL_MAX <= LK_DENSE_PANEL_MAX, "scratch is sized f
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
 _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
 _Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
+
+_Static_assert((int)FORWARD_FEW_PANEL <= 4 * LK_LANES_MAX, "two tiles ask for all of its lines");
 
 enum {
     // Of inputs of 16 bits: a run is widened for all examples, and the next one where it is looked
@@ -117,11 +118,13 @@ typedef struct forward_block {
     const uint16_t *x_half;  // not NULL: 16 bits, of which x has runs (m_count, FORWARD_TERMS)
     lk_dtype dtype;
     uint32_t x_stride;  // of x
-    const float *w;  // (k_count, n_count), from the group's first unit
+    const float *w;  // (k_count, n_count), from the first unit of the group, or of the panel
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
     const float *y;  // not NULL: where the sums go (m_count, n_count)
     uint32_t m_count, k_count, n_count;
+    bool few;         // examples: the group is of several panels
     uint32_t units;   // of this group of panels, or of a panel of it
+    uint32_t together, before;  // units of the group; those before the panel
     uint32_t panel;   // units that one can have
     uint32_t panel_sums, sums;  // floats of `sum`: of a panel, of the group
     float *sum;       // (panels, m_count rounded up to FORWARD_ROWS_MAX, panel)
@@ -133,6 +136,7 @@ typedef struct forward_block {
 static forward_block forward_panel(const forward_block *group, uint32_t n) {
     forward_block b = *group;
     b.w += n;
+    b.before = n;
     b.units = LK_MIN(group->units - n, group->panel);
     b.sum += n / group->panel * group->panel_sums;
     b.node += n / group->panel * group->panel_sums;
@@ -187,6 +191,50 @@ static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
     }
 }
 
+// What a tile asks for of the next run of rows, with each of its terms.
+typedef struct forward_ahead {
+    const float *at;
+    int64_t step;  // floats: of more than a line, two are asked for
+    // Not NULL: where the group's units of this row end, and `at` goes on in the next row.
+    const float *end;
+} forward_ahead;
+
+// A tile fetches one column of vectors, or one row of V_FACTORS. Every other tile of a column
+// begins at its end, so that few terms suffice for all of it.
+V_INLINE forward_ahead forward_ahead_of(const forward_block *b, uint32_t k, uint32_t tile,
+                                        uint32_t vectors) {
+    const int64_t stride = b->n_count;
+    const float *next = b->w + (uint64_t)(k + FORWARD_TERMS) * b->n_count;
+    if (V_FACTORS > 1) return (forward_ahead){.at = next + tile % V_FACTORS * stride};
+    next += tile % vectors * V_LANES;
+    if (tile / vectors % 2 == 0) return (forward_ahead){.at = next, .step = stride};
+    return (forward_ahead){.at = next + (FORWARD_TERMS - 1) * stride, .step = -stride};
+}
+
+// Of few examples: the tiles of a run, one after the other, walk over the group's units row by row.
+// A core's own prefetcher follows lines side by side, but not those of a column, of which each lies
+// on another page.
+V_INLINE forward_ahead forward_ahead_few(const forward_block *b, uint32_t k, uint32_t tile,
+                                         uint32_t part, const uint32_t rows) {
+    const uint32_t tiles = (b->m_count + rows - 1) / rows * 2;  // that share a panel's run
+    const uint32_t of_tile = FORWARD_TERMS * FORWARD_FEW_PANEL / tiles;
+    const uint32_t before = FORWARD_TERMS * b->before + (tile * 2 + part) * of_tile;
+    const float *row = b->w - b->before;
+    row += (uint64_t)(k + FORWARD_TERMS + before / b->together) * b->n_count;
+    return (forward_ahead){.at = row + before % b->together,
+                           .step = of_tile / FORWARD_TERMS,
+                           .end = row + b->together};
+}
+
+V_INLINE void forward_ask(const forward_block *b, forward_ahead *a) {
+    __builtin_prefetch(a->at, 0, 2);  // to the second level: the first is full
+    if (a->end && a->step > LK_LANES_MAX) __builtin_prefetch(a->at + LK_LANES_MAX, 0, 2);
+    a->at += a->step;
+    if (!a->end || a->at < a->end) return;
+    a->at += b->n_count - b->together;
+    a->end += b->n_count;
+}
+
 // Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1: all units of the panel, or `part` of
 // `parts` of them.
 V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
@@ -195,14 +243,12 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
     const uint64_t panel = parts > 1 ? (int)FORWARD_FEW_PANEL : (int)FORWARD_PANEL;
     const uint64_t stride = b->n_count, apart = b->packed ? panel : stride;
-    const uint32_t tile = m0 / (uint32_t)rows, columns = (uint32_t)(vectors * parts);
+    const uint32_t tile = m0 / (uint32_t)rows;
     const float *x[FORWARD_ROWS_MAX], *first = b->w + k0 * stride;
     const float *w = (b->packed ? b->packed : first) + part * vectors * V_LANES;
     float *rest = b->sum + m0 * panel + part * vectors * V_LANES;
-    // Each tile fetches one column of vectors of the next run of rows, or one row of V_FACTORS.
-    uint64_t column = (tile * (uint32_t)parts + (uint32_t)part) % columns * V_LANES;
-    if (V_FACTORS > 1) column = tile % V_FACTORS * stride;
-    const float *ahead = first + FORWARD_TERMS * stride + column;
+    forward_ahead ahead = parts > 1 ? forward_ahead_few(b, k0, tile, (uint32_t)part, (uint32_t)rows)
+                                    : forward_ahead_of(b, k0, tile, (uint32_t)vectors);
     vf sum[FORWARD_ROWS_MAX][4];
     forward_rows(b, m0, k0, x, rows);
     V_UNROLL for (int i = 0; i < rows; i++) {
@@ -214,7 +260,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     for (; V_FACTORS > 1 && k + V_FACTORS <= terms; k += V_FACTORS) {
         vf value[FORWARD_ROWS_MAX];
         V_UNROLL for (int i = 0; i < rows; i++) value[i] = v_load(x[i] + k);
-        __builtin_prefetch(ahead + k * stride);
+        __builtin_prefetch(ahead.at + k * stride);
         V_UNROLL for (int j = 0; j < V_FACTORS; j++, w += stride) {
             vf row[4];
             V_FORGET(w);  // vectors are loaded in pairs from one address
@@ -231,14 +277,11 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     }
     if (V_FACTORS == 1 && k0 == 0 && parts == 1) b->terms[tile] = forward_find(b, m0, 0, rows);
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : b->terms[tile];
-    // Every other tile of a column begins at its end, so that few terms suffice for all of it.
-    int64_t step = (int64_t)stride;
-    if (tile / columns % 2 != 0) ahead += (FORWARD_TERMS - 1) * stride, step = -step;
-    for (; some; some &= some - 1, ahead += step) {
+    for (; some; some &= some - 1) {
         const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
         const float *from = w + i0 * apart;
         vf row[4];
-        __builtin_prefetch(ahead, 0, 2);  // to the second level: the first is full
+        forward_ask(b, &ahead);
         V_UNROLL for (int v = 0; v < vectors; v++) {
             row[v] = masked && v == vectors - 1 ? v_load_mask(from + v * V_LANES, tail)
                                                 : v_load(from + v * V_LANES);
@@ -294,8 +337,9 @@ static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
     }
 }
 
-V_INLINE bool forward_is_few(uint32_t m_count, uint32_t units) {
-    return m_count <= FORWARD_FEW && units >= FORWARD_FEW_PANEL;
+V_INLINE bool forward_is_few(const lk_dense *d, uint32_t m_count, uint32_t units) {
+    return V_FACTORS == 1 && m_count <= lk_dense_few(d->k_count, d->n_count) &&
+           units >= FORWARD_FEW_PANEL;
 }
 
 // A run of terms passes over one panel.
@@ -313,23 +357,21 @@ static void forward_pass(const forward_block *b, uint32_t k, uint32_t terms) {
         {forward_4, 4},
         {forward_4_masked, 4},
     };
-    const bool few = forward_is_few(b->m_count, b->units);
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
-    uint32_t rows = few ? FORWARD_FEW_ROWS : tiles[kind].rows;
+    uint32_t rows = b->few ? FORWARD_FEW_ROWS : tiles[kind].rows;
     if (b->packed) forward_pack(b, k, terms);
     const bool last = b->y && k + terms == b->k_count;
     for (uint32_t m = 0; m < b->m_count; m += rows) {
         if (last) forward_fetch(b, m, LK_MIN(m + rows, b->m_count));
-        if (few) forward_halves(b, m, k, terms);
+        if (b->few) forward_halves(b, m, k, terms);
         else tiles[kind].run(b, m, k, terms);
     }
 }
 
 static void forward_run(const forward_block *group, uint32_t k, uint32_t terms) {
-    const bool few = forward_is_few(group->m_count, group->units);
     if (group->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(group, k);
     if (group->x_half && FORWARD_RUNS > 1) forward_widen(group, k + FORWARD_TERMS);
-    for (uint32_t m = 0; few && m < group->m_count; m += FORWARD_FEW_ROWS) {
+    for (uint32_t m = 0; group->few && m < group->m_count; m += FORWARD_FEW_ROWS) {
         group->terms[m / FORWARD_FEW_ROWS] = forward_find(group, m, k, FORWARD_FEW_ROWS);
     }
     for (uint32_t n = 0; n < group->units; n += group->panel) {
@@ -398,12 +440,6 @@ static vf forward_group(const forward_block *group, bool relu, const lk_half *ha
     return bad;
 }
 
-// How many of `units` units go together.
-static uint32_t forward_together(uint32_t m_count, uint32_t units) {
-    if (!forward_is_few(m_count, units)) return LK_MIN(units, (uint32_t)FORWARD_PANEL);
-    return LK_MIN(units / FORWARD_FEW_PANEL, (uint32_t)FORWARD_FEW_PANELS) * FORWARD_FEW_PANEL;
-}
-
 // Units first .. Not NULL, `half` says what of x and y has 16 bits.
 static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint32_t first,
                                    uint32_t m_count, const void *x, const float *w,
@@ -416,9 +452,11 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
         uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
         float *sum = scratch + (x_half ? LK_DENSE_RUN_FLOATS : 0);
         for (uint32_t n = first, units; n < d->n_count; n += units) {
-            units = forward_together(examples, d->n_count - n);
-            const bool few = forward_is_few(examples, units);
+            const bool few = forward_is_few(d, examples, d->n_count - n);
             const uint32_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
+            const uint32_t most = few ? FORWARD_FEW_PANELS * panel : panel;
+            units = LK_MIN(d->n_count - n, most);
+            if (few) units -= units % panel;
             const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
             const uint32_t sums = (units + panel - 1) / panel * of_panel;
             const forward_block group = {
@@ -432,7 +470,9 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint3
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,
+                .few = few,
                 .units = units,
+                .together = units,
                 .panel = panel,
                 .panel_sums = of_panel,
                 .sums = sums,

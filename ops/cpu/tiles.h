@@ -11,6 +11,8 @@ enum {
     LK_DENSE_PANEL_MAX = 64,      // units of a panel of dense_forward
     LK_DENSE_FEW = 16,            // examples or fewer, of which several panels go together:
     LK_DENSE_FEW_UNITS = 256,     // .. so many units at most
+    LK_DENSE_FAR = 1 << 21,       // weights or more, which no core's own cache keeps:
+    LK_DENSE_FEW_FAR = 32,        // .. so many examples are few
     LK_DENSE_RUN_FLOATS = 64 * 256,  // of its inputs, widened from 16 bits
     LK_DENSE_INPUTS_MAX = 12,     // inputs of a register tile of dense_input_gradient
     LK_DENSE_DEEP_MAX = 128,      // inputs of its panel, lanes being inputs
@@ -32,6 +34,11 @@ static inline uint32_t lk_tree_levels(uint64_t leaves) {
 // Slices of a sum of `terms` terms.
 static inline uint64_t lk_slices(uint64_t terms) {
     return (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+}
+
+// How many examples are few.
+static inline uint32_t lk_dense_few(uint64_t k_count, uint64_t n_count) {
+    return k_count * n_count < LK_DENSE_FAR ? LK_DENSE_FEW : LK_DENSE_FEW_FAR;
 }
 
 // Floats that the bits of the terms of `sums` sums take.

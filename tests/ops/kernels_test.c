@@ -329,6 +329,7 @@ static void test_dense_forward(void **state) {
     check_forward((lk_dense){70, 1031, true, false}, 33);  // side by side
     check_forward((lk_dense){1100, 301, true, true}, 16);  // few examples: panels go in groups,
     check_forward((lk_dense){577, 1024, true, false}, 9);  // .. whole ones and what is left
+    check_forward((lk_dense){2100, 1031, true, false}, 29);  // .. more of them, of many weights
     check_forward((lk_dense){1, 1, true, false}, 1);
 }
 
