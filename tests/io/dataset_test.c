@@ -22,6 +22,7 @@
 
 #include "io/data_cache.h"
 #include "io/dataset.h"
+#include "io/dataset_proof.h"
 #include "io/gunzip.h"
 #include "io/idx.h"
 #include "io/manifest.h"
@@ -711,6 +712,24 @@ static uint64_t stamp_of(uint64_t before, const char *path) {
     return lk_data_stamp(before, &info);
 }
 
+// A file that differs in one of these is another, or was changed.
+static void test_a_stamp_is_of_all_that_tells_files_apart(void **state) {
+    (void)state;
+    const struct stat one = {
+        .st_size = 1000, .st_ino = 7, .st_mtim = {50, 60}, .st_ctim = {70, 80}};
+    struct stat other[6] = {one, one, one, one, one, one};
+    other[0].st_size++;
+    other[1].st_ino++;
+    other[2].st_mtim.tv_sec++;
+    other[3].st_mtim.tv_nsec++;
+    other[4].st_ctim.tv_sec++;
+    other[5].st_ctim.tv_nsec++;
+    for (int i = 0; i < 6; i++) {
+        assert_int_not_equal(lk_data_stamp(0, &other[i]), lk_data_stamp(0, &one));
+    }
+    assert_int_not_equal(lk_data_stamp(1, &one), lk_data_stamp(0, &one));
+}
+
 static void open_and_close(const lk_dataset_source *source) {
     lk_dataset set;
     open_good(source, &set);
@@ -784,6 +803,31 @@ static void test_rotten_bytes_are_refused(void **state) {
     lk_dataset set;
     open_good(&source, &set);
     lk_dataset_close(&set);
+}
+
+// Of a set too large to be looked at whole, the last piece is looked at each time: a file that lost
+// its end, and was filled up, shows there.
+static void test_the_end_of_a_large_set_is_proved(void **state) {
+    (void)state;
+    enum { EXAMPLES = 20000, LARGE_IMAGE = 4096 };
+    uint8_t *const pixels = calloc(EXAMPLES, LARGE_IMAGE), *const of_each = calloc(EXAMPLES, 1);
+    lk_dataset_proof proof;
+    lk_dataset_part part = {.count = EXAMPLES, .images = {.data = pixels, .name = "images"},
+                            .labels = {.data = of_each, .name = "labels"}};
+    lk_dataset set = {.count = EXAMPLES, .image_bytes = LARGE_IMAGE, .label_bytes = 1,
+                      .part_count = 1, .parts = &part, .proof = &proof};
+    lk_error error = {0};
+    assert_non_null(pixels);
+    assert_non_null(of_each);
+    lk_dataset_cut(&set);
+    lk_dataset_hash_pieces(&set, proof.piece);
+    assert_int_equal(lk_dataset_prove_some(&set, "wrong", &error), LK_OK);
+    of_each[EXAMPLES - 1] = 1;
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(lk_dataset_prove_some(&set, "wrong", &error), LK_BAD_DATA);
+    }
+    free(pixels);
+    free(of_each);
 }
 
 // .. in the cache, where the .gz has the right ones.
@@ -1412,8 +1456,10 @@ int main(void) {
         TEST(test_a_changed_file_changes_the_hash),
         TEST(test_a_change_under_an_old_time_is_seen),
         TEST(test_a_damaged_record_is_not_believed),
+        TEST(test_a_stamp_is_of_all_that_tells_files_apart),
         TEST(test_a_young_file_is_not_believed),
         TEST(test_rotten_bytes_are_refused),
+        TEST(test_the_end_of_a_large_set_is_proved),
         TEST(test_rotten_bytes_in_the_cache_are_unpacked_again),
         TEST(test_a_change_in_place_is_seen),
         TEST(test_a_change_that_hides_is_seen),
