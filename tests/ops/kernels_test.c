@@ -151,6 +151,18 @@ static void check_weight_flag(const lk_dense *d, uint32_t m_count, float *x, flo
     }
 }
 
+// One sum that overflows, anywhere, raises the flag: also one that ReLU makes 0.
+static void check_overflow_flag(const lk_dense *d, uint32_t m_count, float *x, float *w,
+                                const float *bias, float *y, float *scratch) {
+    const uint64_t at = draw() % d->k_count;
+    x[(uint64_t)(draw() % m_count) * d->k_count + at] = 0x1p127f;
+    w[at * d->n_count + draw() % d->n_count] = d->relu ? -0x1p127f : 0x1p127f;
+    assert_int_equal(dense_forward(reference, d, m_count, x, w, bias, y, scratch), 1);
+    EACH_VARIANT(k) {
+        assert_int_equal(dense_forward(k, d, m_count, x, w, bias, y, scratch), 1);
+    }
+}
+
 static void check_forward(lk_dense d, uint32_t m_count) {
     ordinary = draw() % 2;
     uint64_t count = (uint64_t)m_count * d.n_count;
@@ -167,15 +179,11 @@ static void check_forward(lk_dense d, uint32_t m_count) {
         assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 0);
         same(&y, k->name, "dense_forward", shape);
     }
-    // One sum that overflows, anywhere, raises the flag: also one that ReLU makes 0.
-    uint64_t at = draw() % d.k_count;
-    x[(uint64_t)(draw() % m_count) * d.k_count + at] = 0x1p127f;
-    w[at * d.n_count + draw() % d.n_count] = d.relu ? -0x1p127f : 0x1p127f;
-    assert_int_equal(dense_forward(reference, &d, m_count, x, w, used, y.want, scratch), 1);
-    EACH_VARIANT(k) {
-        assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 1);
+    // Of many weights, which take the reference long, the bits alone.
+    if ((uint64_t)d.k_count * d.n_count < 1 << 20) {
+        check_overflow_flag(&d, m_count, x, w, used, y.got, scratch);
+        check_weight_flag(&d, m_count, x, w, bias, y.got, scratch);
     }
-    check_weight_flag(&d, m_count, x, w, bias, y.got, scratch);
     output_free(&y);
     free(x), free(w), free(bias), free(scratch);
 }
@@ -329,7 +337,7 @@ static void test_dense_forward(void **state) {
     check_forward((lk_dense){70, 1031, true, false}, 33);  // side by side
     check_forward((lk_dense){1100, 301, true, true}, 16);  // few examples: panels go in groups,
     check_forward((lk_dense){577, 1024, true, false}, 9);  // .. whole ones and what is left
-    check_forward((lk_dense){2100, 1031, true, false}, 29);  // .. more of them, of many weights
+    check_forward((lk_dense){2100, 1031, true, false}, 17);  // .. more of them, of many weights
     check_forward((lk_dense){1, 1, true, false}, 1);
 }
 
