@@ -110,6 +110,31 @@ def keys(t):
     t.check(ends[0][0] == 69 and "not an address of this machine" in ends[0][2], "bind", ends)
 
 
+# The same machine, where names mean what the file `hosts` says.
+NAMED = ["unshare", "--mount", "sh", "-c", 'mount --bind hosts /etc/hosts && exec "$@"', "sh"]
+
+
+def permitted(prefix):
+    """May a program run so here?"""
+    return shutil.which("unshare") and subprocess.run([*prefix, "true"], check=False,
+                                                      capture_output=True).returncode == 0
+
+
+def name_that_leads_elsewhere(t):
+    """Without a key, a name of loopback must mean it: the chief does not listen, nobody calls."""
+    with open("hosts", "w", encoding="ascii") as f:
+        f.write("192.0.2.1 localhost\n")
+    if not permitted(NAMED):
+        print("not done: mounting is not permitted here")
+        return
+    for rank in (0, 1):
+        [end] = finish([start(t, tf_config(2, rank, free_port()),
+                              *train("--replicas", "1", "--start-timeout", "1"), before=NAMED)])
+        t.check(end[0] in (69, 75) and
+                "another address than loopback, and there is no key" in end[2],
+                f"a name that leads elsewhere, rank {rank}", end)
+
+
 def own_address():
     """An address of this machine that is not loopback, or None. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -284,6 +309,7 @@ def main():
         sys.exit(77)
     same_bits(t)
     keys(t)
+    name_that_leads_elsewhere(t)
     off_loopback(t)
     disagree(t)
     given_socket(t)
@@ -292,8 +318,7 @@ def main():
     for victim, collective in ((1, "window"), (0, "window"), (2, "messages")):
         die(t, victim, collective)
     # There nothing but the sign of life tells of an end.
-    if shutil.which("unshare") and subprocess.run([*APART, "true"], check=False,
-                                                  capture_output=True).returncode == 0:
+    if permitted(APART):
         die(t, 1, "window", APART)
         die(t, 0, "window", APART)
     else:
