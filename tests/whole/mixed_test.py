@@ -20,6 +20,8 @@ MODES = {
     "bfloat16": {"precision": "mixed_bfloat16"},
 }
 STEPS = 24
+# Messages by many buckets.
+BUCKETS = ["--set", "layout.overlap=on", "--set", "layout.exchange_floats=1"]
 
 
 def lines_of(run):
@@ -28,13 +30,14 @@ def lines_of(run):
 
 
 def everywhere(t, name, config):
-    """Replicas, workers in a window and by messages: one result, and one log."""
+    """Replicas, workers in a window and by messages, in one bucket or many: one result and log."""
     wanted = result(t.expect(0, "train", config, "--run-dir", name, "--replicas", "1")[1])
     t.check(all(wanted), name, wanted)
     log = log_of(name)
     ways = [["train", config, "--replicas", str(r)] for r in (3, 8)]
     ways += [["launch", "--workers", w, "--replicas", r, "train", config, *more]
-             for w, r, more in (("2", "1", []), ("3", "2", ["--collective", "messages"]))]
+             for w, r, more in (("2", "1", []), ("3", "2", ["--collective", "messages"]),
+                                ("2", "1", ["--collective", "messages", *BUCKETS]))]
     t.same_everywhere(name, ways, wanted, log)
     return wanted
 
