@@ -130,6 +130,8 @@ def main():
     t = Test()
     os.environ["LOCKSTEP_HOST_CUDA_DEVICES"] = "2"
     same(t, sequences(), RESIDENT, ["--set", "layout.joint_tile=512", *RESIDENT])
+    for precision in ("mixed_float16", "mixed_bfloat16"):
+        same(t, {**sequences(), "precision": precision})
     same(t, strips(), ["--set", "layout.joint_tile=512"])
     moved = strips()
     moved["data"].update(normalize={"mean": [0.3], "deviation": [0.4]}, augment={"shift": [0, 2]})
