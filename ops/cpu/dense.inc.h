@@ -102,8 +102,7 @@ _Static_assert((int)FORWARD_PANEL_MAX <= LK_DENSE_PANEL_MAX, "scratch is sized f
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
 _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
 _Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
-
-_Static_assert((int)FORWARD_FEW_PANEL <= 4 * LK_LANES_MAX, "two tiles ask for all of its lines");
+_Static_assert((int)FORWARD_FEW_PANEL <= 4 * LK_LANES_MAX, "two lines a term fetch a panel");
 
 enum {
     // Of inputs of 16 bits: a run is widened for all examples, and the next one where it is looked
@@ -122,7 +121,7 @@ typedef struct forward_block {
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
     const float *y;  // not NULL: where the sums go (m_count, n_count)
     uint32_t m_count, k_count, n_count;
-    bool few;         // examples: the group is of several panels
+    bool few;         // few examples, so that a group has several panels
     uint32_t units;   // of this group of panels, or of a panel of it
     uint32_t together, before;  // units of the group; those before the panel
     uint32_t panel;   // units that one can have
@@ -191,15 +190,16 @@ static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
     }
 }
 
-// What a tile asks for of the next run of rows, with each of its terms.
+// What a tile prefetches of the next run of rows: the line at `at` with each of its terms.
 typedef struct forward_ahead {
     const float *at;
-    int64_t step;  // floats: of more than a line, two are asked for
-    // Not NULL: where the group's units of this row end, and `at` goes on in the next row.
+    int64_t step;  // floats from one term to the next
+    // Of few examples: where the group's units of this row end, and `at` goes on in the next row.
+    // NULL otherwise.
     const float *end;
 } forward_ahead;
 
-// A tile fetches one column of vectors, or one row of V_FACTORS. Every other tile of a column
+// A tile prefetches one column of vectors, or one row of V_FACTORS. Every other tile of a column
 // begins at its end, so that few terms suffice for all of it.
 V_INLINE forward_ahead forward_ahead_of(const forward_block *b, uint32_t k, uint32_t tile,
                                         uint32_t vectors) {
@@ -226,7 +226,8 @@ V_INLINE forward_ahead forward_ahead_few(const forward_block *b, uint32_t k, uin
                            .end = row + b->together};
 }
 
-V_INLINE void forward_ask(const forward_block *b, forward_ahead *a) {
+// Of few examples a step may be two lines long.
+V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a) {
     __builtin_prefetch(a->at, 0, 2);  // to the second level: the first is full
     if (a->end && a->step > LK_LANES_MAX) __builtin_prefetch(a->at + LK_LANES_MAX, 0, 2);
     a->at += a->step;
@@ -281,7 +282,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
         const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
         const float *from = w + i0 * apart;
         vf row[4];
-        forward_ask(b, &ahead);
+        forward_prefetch(b, &ahead);
         V_UNROLL for (int v = 0; v < vectors; v++) {
             row[v] = masked && v == vectors - 1 ? v_load_mask(from + v * V_LANES, tail)
                                                 : v_load(from + v * V_LANES);

@@ -175,7 +175,7 @@ static void add(uint64_t count, const float *a, const float *b, float *out) {
 
 // --- loss --------------------------------------------------------------------------------------
 
-enum { SOFTMAX_BLOCK = 16 };  // lk_expf on so many floats is a loop that compilers vectorise
+enum { SOFTMAX_BLOCK = 16 };  // floats that softmax_powers works on: a loop compilers vectorise
 
 // e[i] = exp(logits[i] - top); what lies beyond `count` is made from zeros and means nothing.
 static void softmax_powers(uint32_t count, const float *logits, float top, float e[SOFTMAX_BLOCK]) {

@@ -24,7 +24,8 @@ V_INLINE uint32_t norm_vectors(const norm_part *p) {
     return (p->count + V_LANES - 1) / V_LANES;
 }
 
-// Vector `v` of so many; of all that there can be none is short.
+// Vector number v of `vectors`. With NORM_VECTORS + 1, as NORM_EACH calls it, all are whole;
+// otherwise the last may be shorter.
 V_INLINE vf norm_load(const float *from, const norm_part *p, uint32_t vectors, uint32_t v) {
     if (vectors > NORM_VECTORS) return v_load(from + v * V_LANES);
     return v_load_first(from + v * V_LANES, p->count - v * V_LANES);

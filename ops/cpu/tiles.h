@@ -9,10 +9,13 @@ enum {
     LK_LANES_MAX = 16,            // floats of the widest vector
     LK_DENSE_EXAMPLES = 64,       // examples that a dense kernel works on at once
     LK_DENSE_PANEL_MAX = 64,      // units of a panel of dense_forward
-    LK_DENSE_FEW = 16,            // examples or fewer, of which several panels go together:
-    LK_DENSE_FEW_UNITS = 256,     // .. so many units at most
-    LK_DENSE_FAR = 1 << 21,       // weights or more, which no core's own cache keeps:
-    LK_DENSE_FEW_FAR = 32,        // .. so many examples are few
+    // Up to LK_DENSE_FEW examples dense_forward works on several panels together, which have at
+    // most LK_DENSE_FEW_UNITS units. Layers of LK_DENSE_FAR weights or more, for which a core's own
+    // cache is too small, do so up to LK_DENSE_FEW_FAR examples.
+    LK_DENSE_FEW = 16,
+    LK_DENSE_FEW_UNITS = 256,
+    LK_DENSE_FAR = 1 << 21,
+    LK_DENSE_FEW_FAR = 32,
     LK_DENSE_RUN_FLOATS = 64 * 256,  // of its inputs, widened from 16 bits
     LK_DENSE_INPUTS_MAX = 12,     // inputs of a register tile of dense_input_gradient
     LK_DENSE_DEEP_MAX = 128,      // inputs of its panel, lanes being inputs
@@ -36,7 +39,7 @@ static inline uint64_t lk_slices(uint64_t terms) {
     return (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
 }
 
-// How many examples are few.
+// Up to how many examples dense_forward works on several panels together.
 static inline uint32_t lk_dense_few(uint64_t k_count, uint64_t n_count) {
     return k_count * n_count < LK_DENSE_FAR ? LK_DENSE_FEW : LK_DENSE_FEW_FAR;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sequences_test - transducers on GPUs, which the host execution layer plays: labels that are
 sequences, of files and of strips, streamed and resident, with positions that have no example; what
-is decoded in evaluations and predictions. All of it as on processors.
+is decoded in evaluations and predictions, in mixed precision too. All of it as on processors.
 
    sequences_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON
 """
