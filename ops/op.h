@@ -184,6 +184,9 @@ typedef struct lk_op {
     // Of the fast arithmetic (ops/cuda/fast.h):
     bool strict : 1;      // a convolution whose products are the strict ones
     bool narrow : 1;      // of a pooled convolution y, of the dense layer behind it x, has 16 bits
+    // The replicas of a process may compute it together, each some of its outputs for the examples
+    // of all, and so read the weights once. Room is planned for that.
+    bool divided : 1;
     uint8_t dtype;        // lk_dtype of its layer
     uint8_t value;                 // of the objective, plus 1, that it is part of; 0: short form
     union {
@@ -318,6 +321,11 @@ typedef struct lk_lane {
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // a loss: its counts, added to
     void *device;                           // a GPU's: lk_cuda_lane (ops/cuda/table.h)
     const lk_half *half;                    // NULL: all of it is fp32
+    // Of an op that is divided (lk_op.divided): not NULL, the lanes (all_count) of all replicas of
+    // this process, itself being `number` of them. The kernel computes its part of the outputs of
+    // one example, for the examples of all: their tensors are at all[i]->at.
+    struct lk_lane *const *all;
+    uint32_t all_count, number;
 } lk_lane;
 
 // What row m of a lane draws its noise by: in training of its step, otherwise always the same.
@@ -418,6 +426,9 @@ struct lk_op_type {
     // Not NULL: there are kernels that take lk_lane.half, with so much scratch. Of
     // LK_SCOPE_GRAINS: all do; otherwise those that say so in their table.
     uint64_t (*half_floats)(const lk_op *op, uint32_t examples);
+    // Not NULL: there are kernels that take lk_lane.all (those that say so in their table), with so
+    // much scratch where each replica has so many examples. 0: each computes its own.
+    uint64_t (*divided_floats)(const lk_op *op, uint32_t examples, uint32_t replicas);
 };
 
 // Rows of one example, in x and in its gradients: 1, or the steps of a sequence. Each is a term of
@@ -439,6 +450,7 @@ typedef struct lk_kernels {
     lk_apply apply[LK_OPTIMIZER_COUNT];  // likewise, the optimizer's
     lk_squares squares[LK_NORMS];        // likewise
     bool half[LK_OP_COUNT];              // the kernel takes lk_lane.half
+    bool divides[LK_OP_COUNT];           // .. lk_lane.all
     // dst[i] = (float)src[i] * 0x1.010102p-8f    (1/255 rounded; src is not aligned)
     void (*load_u8)(uint64_t count, const uint8_t *src, float *dst);
     // x[i] = fma(x[i], factor[i % period], offset[i % period]). period: a multiple of 16

@@ -15,6 +15,7 @@
 #include "apps/run/strips.h"
 #include "arena/seal.h"
 #include "comm/step/hash.h"
+#include "comm/threads/threads.h"
 #include "ops/variant.h"
 
 // --- the source: the scheduler's view of a data set --------------------------------------------
@@ -896,6 +897,7 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
     LK_CHECK(
         lk_team_start(&run->team, thread_count(run), place, run->team_tables, run->stacks, error));
     run->team_started = true;
+    if (!run->cuda) lk_threads_share_work(&run->group, &run->team);
     return run->cuda ? start_gpu(run, error) : LK_OK;
 }
 

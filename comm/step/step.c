@@ -44,7 +44,7 @@ uint64_t lk_group_bytes(const lk_program *p) {
     uint64_t r = p->layout.replicas, sharers = lk_layout_sharers(&p->layout);
     return lk_round_up(sharers * sizeof(lk_frame), 64) +
            lk_round_up(r * sharers * sizeof(lk_holding), 64) +
-           lk_round_up(r * sizeof(uint32_t), 64);
+           lk_round_up(r * (sizeof(uint64_t) + sizeof(uint32_t)), 64);
 }
 
 void lk_group_make(lk_group *group, const lk_program *program, const lk_kernels *kernels,
@@ -62,7 +62,8 @@ void lk_group_make(lk_group *group, const lk_program *program, const lk_kernels 
     at += lk_round_up(sharers * sizeof(lk_frame), 64);
     group->holdings = (lk_holding *)(void *)at;
     at += lk_round_up(r * sharers * sizeof(lk_holding), 64);
-    group->bad_param = (uint32_t *)(void *)at;
+    group->together = (lk_together){.count = group->replicas, .lanes = (lk_lane **)(void *)at};
+    group->bad_param = (uint32_t *)(void *)(at + r * sizeof(uint64_t));
     for (uint32_t i = 0; i < sharers; i++) group->sharer[i] = (lk_frame){.program = program};
     for (uint32_t i = 0; i < r; i++) {
         group->frames[i] = (lk_frame){.program = program,
@@ -89,6 +90,11 @@ void lk_group_use(lk_group *group, const lk_program *program) {
 void lk_group_reach(lk_group *group, uint32_t sharer, uint8_t *replica) {
     lk_assert(sharer < group->first || sharer >= group->first + group->replicas);
     group->sharer[sharer].replica = replica;
+}
+
+void lk_group_share_work(lk_group *group, void (*meet)(void *context), void *context) {
+    group->together.meet = meet;
+    group->together.context = context;
 }
 
 // --- LOAD, FORWARD, BACKWARD -------------------------------------------------------------------
@@ -154,6 +160,33 @@ static inline void add_progress(lk_group *group, uint32_t replica,
     if (replica == 0) group->progress.done += microbatches->microbatch.grain_count;
 }
 
+#ifdef LK_SHORT_FORM_ALONE  // its replicas take turns
+static void join_others(const lk_group *group, uint32_t replica, uint64_t step,
+                        lk_microbatch *microbatch) {
+    (void)group, (void)replica, (void)step, (void)microbatch;
+}
+#else
+// Whether every replica has as many microbatches in the step, which all find alike.
+static bool all_alike(const lk_program *p, uint64_t step) {
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < p->layout.replicas; r++) {
+        const lk_microbatches w = lk_step_microbatches(p, r, step);
+        const uint32_t grains = w.end > w.at ? w.end - w.at : 0;
+        const uint32_t own = (grains + p->microbatch_grains - 1) / p->microbatch_grains;
+        if (r > 0 && own != count) return false;
+        count = own;
+    }
+    return true;
+}
+
+static void join_others(const lk_group *group, uint32_t replica, uint64_t step,
+                        lk_microbatch *microbatch) {
+    if (!group->together.meet || !all_alike(group->program, step)) return;
+    microbatch->together = &group->together;
+    microbatch->number = replica;
+}
+#endif
+
 // In line: a board calls one of the two alone.
 // What the step is scaled by: taken out of the mean gradients, whose factor becomes smaller.
 static void take_scale(lk_group *group, uint8_t *device) {
@@ -170,6 +203,7 @@ __attribute__((always_inline)) static inline lk_microbatches start(lk_group *gro
     lk_frame *f = &group->frames[replica];
     lk_microbatches microbatches = lk_step_microbatches(group->program, replica, step);
     lk_frame_start(f);
+    join_others(group, replica, step, &microbatches.microbatch);
     begin_progress(group, replica, &microbatches);
     if (replica == 0) {
         const uint64_t skipped =

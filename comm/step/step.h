@@ -5,7 +5,7 @@
 //   lk_step_update(group, r)    REDUCE, APPLY, for every replica r: the partition that it owns
 //   ------------- all replicas have finished: parameters are new
 //
-// Who calls these, in how many threads, changes nothing. The driver does (comm/step/driver.h), for
+// Who calls these, in how many threads, changes no bit. The driver does (comm/step/driver.h), for
 // replicas that are threads, or take turns.
 #ifndef LOCKSTEP_COMM_STEP_STEP_H
 #define LOCKSTEP_COMM_STEP_STEP_H
@@ -36,6 +36,7 @@ typedef struct lk_group {
     lk_frame *frames;      // (replicas): sharer + first
     lk_holding *holdings;  // (replicas, sharers): each replica's own table of all holders
     uint32_t *bad_param;   // (replicas): first parameter whose update was not finite, or LK_NONE
+    lk_together together;  // `meet` NULL: replicas take turns, or their threads do not say so
     lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
     lk_scale_state scale;      // before the step, where the model has one
@@ -114,6 +115,10 @@ void lk_group_use(lk_group *group, const lk_program *program);
 
 // Where sharer `sharer`, of another process, has its replica region.
 void lk_group_reach(lk_group *group, uint32_t sharer, uint8_t *replica);
+
+// From now on replicas, all of them threads that compute at the same time, share the work of ops
+// that are divided. `meet` as lk_together says.
+void lk_group_share_work(lk_group *group, void (*meet)(void *context), void *context);
 
 // From now on each replica fetches weights that others have updated while it computes what comes
 // before the layer that reads them.

@@ -9,6 +9,12 @@ lk_wait lk_threads_meet(lk_member *m) {
 const lk_transport lk_threads = {
     .step = &lk_course_alone, .evaluation = &lk_course_evaluate, .meet = lk_threads_meet};
 
+static void meet_in_a_step(void *team) { lk_team_barrier(team); }
+
+void lk_threads_share_work(lk_group *group, lk_team *team) {
+    lk_group_share_work(group, meet_in_a_step, team);
+}
+
 static void body(void *context, uint32_t member, lk_team *team) {
     lk_member m;
     (void)team;

@@ -12,6 +12,9 @@ extern const lk_transport lk_threads;
 // For transports whose replicas are threads, too.
 lk_wait lk_threads_meet(lk_member *m);
 
+// From now on the team's members share the work of their group's divided ops.
+void lk_threads_share_work(lk_group *group, lk_team *team);
+
 // The step or evaluation that was started, by all members of the team.
 void lk_threads_run(lk_driver *d, lk_team *team);
 

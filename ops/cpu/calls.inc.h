@@ -4,8 +4,8 @@
 
 static uint32_t call_dense(lk_lane *l, const lk_op *op) {
 #ifdef TABLE_HALF
-    if (l->half) {
-        return dense_forward_from(&op->dense, l->half, 0, l->examples, l->at[LK_X], l->param[0],
+    if (l->half || l->all) {
+        return dense_forward_from(&op->dense, l, 0, l->examples, l->at[LK_X], l->param[0],
                                   l->param[1], l->at[LK_Y], l->at[LK_SCRATCH]);
     }
 #endif
@@ -14,8 +14,8 @@ static uint32_t call_dense(lk_lane *l, const lk_op *op) {
 }
 static uint32_t call_dense_input_gradient(lk_lane *l, const lk_op *op) {
 #ifdef TABLE_HALF
-    if (l->half) {
-        return dense_input_gradient_of(&op->dense, l->half, l->examples, l->param[0], l->at[LK_DY],
+    if (l->half || l->all) {
+        return dense_input_gradient_of(&op->dense, l, l->examples, l->param[0], l->at[LK_DY],
                                        l->at[LK_MASK], l->at[LK_DX], l->at[LK_SCRATCH]);
     }
 #endif

@@ -78,6 +78,48 @@ V_INLINE void transpose(const float *from, uint64_t stride, uint32_t rows, uint3
     else transpose_part(from, stride, rows, columns, to, to_stride);
 }
 
+// --- whose examples ------------------------------------------------------------------------------
+
+// Of how many examples a kernel computes: the lane's own, or those of all lanes.
+static uint32_t dense_count(const lk_lane *lane, uint32_t own) {
+    if (!lane || !lane->all) return own;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < lane->all_count; i++) count += lane->all[i]->examples;
+    return count;
+}
+
+// Where rows m .. m + count - 1 of `floats` floats begin: of a tensor of one lane at `own`, or of
+// that tensor of all lanes, one lane's after another's.
+static void dense_rows(const lk_lane *lane, lk_role role, const void *own, uint64_t floats,
+                       uint32_t m, uint32_t count, float **rows) {
+    if (!lane || !lane->all) {
+        float *at = (float *)(uintptr_t)own;
+        for (uint32_t i = 0; i < count; i++) rows[i] = at + (m + i) * floats;
+        return;
+    }
+    uint32_t first = 0;  // of the lane's
+    for (uint32_t i = 0; i < lane->all_count; first += lane->all[i++]->examples) {
+        float *at = lane->all[i]->at[role];
+        const uint32_t end = LK_MIN(first + lane->all[i]->examples, m + count);
+        for (uint32_t row = LK_MAX(first, m); row < end; row++) {
+            rows[row - m] = at + (row - first) * floats;
+        }
+    }
+}
+
+// Its part of `all` units or inputs, in pieces of `piece`: all of them, or as many as other lanes'.
+typedef struct dense_part {
+    uint32_t first, end;
+} dense_part;
+
+static dense_part dense_part_of(const lk_lane *lane, uint32_t all, uint32_t piece) {
+    if (!lane || !lane->all) return (dense_part){0, all};
+    const uint64_t pieces = (all + piece - 1) / piece;
+    const uint64_t first = pieces * lane->number / lane->all_count * piece;
+    const uint64_t end = pieces * (lane->number + 1) / lane->all_count * piece;
+    return (dense_part){(uint32_t)LK_MIN(first, all), (uint32_t)LK_MIN(end, all)};
+}
+
 // --- forward -----------------------------------------------------------------------------------
 
 // A panel of units, a block of examples. Runs of FORWARD_TERMS rows of the panel stay in L1 while
@@ -112,49 +154,57 @@ enum {
 };
 _Static_assert((int)FORWARD_RUN * FORWARD_RUNS <= LK_DENSE_RUN_FLOATS, "scratch holds these runs");
 
+// What a tile prefetches of the next run of rows: the line at `at` with each of its terms.
+typedef struct forward_ahead {
+    const float *at;
+    int64_t step;  // floats from one term to the next
+    const float *end;  // of few examples: here `at` goes on in the next row of the group's units
+} forward_ahead;
+
 typedef struct forward_block {
-    const float *x;  // (m_count, k_count)
-    const uint16_t *x_half;  // not NULL: 16 bits, of which x has runs (m_count, FORWARD_TERMS)
+    float *const *x;  // (m_count) rows of k_count; the last repeated, to the end of its tile
+    const uint16_t *x_half;  // not NULL: (m_count, k_count) of 16 bits, of which x has runs
+    float *wide;             // .. (FORWARD_RUNS, m_count, FORWARD_TERMS)
     lk_dtype dtype;
-    uint32_t x_stride;  // of x
     const float *w;  // (k_count, n_count), from the first unit of the group, or of the panel
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
-    const float *y;  // not NULL: where the sums go (m_count, n_count)
+    float *const *y;  // not NULL: (m_count) rows of n_count, where the sums go
     uint32_t m_count, k_count, n_count;
     bool few;         // few examples, so that a group has several panels
-    uint32_t units;   // of this group of panels, or of a panel of it
-    uint32_t together, before;  // units of the group; those before the panel
+    uint32_t unit;    // the first of this group of panels, or of a panel of it
+    uint32_t units;   // of it
+    uint32_t together;  // units of the group
+    forward_ahead *ahead;  // of few examples: how far its tiles have come
     uint32_t panel;   // units that one can have
     uint32_t panel_sums, sums;  // floats of `sum`: of a panel, of the group
     float *sum;       // (panels, m_count rounded up to FORWARD_ROWS_MAX, panel)
     float *node;      // (levels, sums)
     uint64_t *terms;  // (tiles) of a run, bit i: term i is not zero in all examples
+    uint64_t any;     // .. in all examples of all tiles, or more
 } forward_block;
 
 // The panel of a group that has its unit n.
 static forward_block forward_panel(const forward_block *group, uint32_t n) {
     forward_block b = *group;
     b.w += n;
-    b.before = n;
+    b.unit += n;
     b.units = LK_MIN(group->units - n, group->panel);
     b.sum += n / group->panel * group->panel_sums;
     b.node += n / group->panel * group->panel_sums;
-    if (b.y) b.y += n;
     return b;
 }
 
-// The rows of a tile, from term k on. Rows past the end repeat the last.
+// The rows of a tile, from term k on.
 V_INLINE void forward_rows(const forward_block *b, uint32_t m0, uint32_t k, const float **x,
                            const int rows) {
-    const float *from = b->x + (b->x_half ? k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN : k);
+    const uint64_t from = b->x_half ? k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN : k;
     V_UNROLL for (int i = 0; i < rows; i++) {
-        uint32_t m = LK_MIN(m0 + (uint32_t)i, b->m_count - 1);
-        x[i] = from + (uint64_t)m * b->x_stride;
+        x[i] = b->x[m0 + (uint32_t)i] + from;
     }
 }
 
 static void forward_widen(const forward_block *b, uint32_t k) {
-    float *to = (float *)(uintptr_t)b->x + k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN;
+    float *to = b->wide + k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN;
     const uint16_t *from = b->x_half + k;
     if (k >= b->k_count) return;
     const uint32_t terms = LK_MIN(b->k_count - k, (uint32_t)FORWARD_TERMS);
@@ -174,7 +224,8 @@ V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, 
 }
 
 // Rows that are many lines apart, most of all by a power of two, share few places of the first
-// cache and lie on many pages: a run of them is laid side by side where enough tiles pass over it.
+// cache and lie on many pages: a run of them is laid side by side where enough tiles pass over it,
+// by the first of these, or, of a panel that is not whole, before.
 V_INLINE bool forward_packs(uint32_t n_count, uint32_t m_count) {
     return V_LANES >= 8 && (n_count % 256 == 0 || n_count >= 1024) &&
            m_count >= FORWARD_PACKED_MIN;
@@ -189,15 +240,6 @@ static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
         }
     }
 }
-
-// What a tile prefetches of the next run of rows: the line at `at` with each of its terms.
-typedef struct forward_ahead {
-    const float *at;
-    int64_t step;  // floats from one term to the next
-    // Of few examples: where the group's units of this row end, and `at` goes on in the next row.
-    // NULL otherwise.
-    const float *end;
-} forward_ahead;
 
 // A tile prefetches one column of vectors, or one row of V_FACTORS. Every other tile of a column
 // begins at its end, so that few terms suffice for all of it.
@@ -214,42 +256,55 @@ V_INLINE forward_ahead forward_ahead_of(const forward_block *b, uint32_t k, uint
 // Of few examples: the tiles of a run, one after the other, walk over the group's units row by row.
 // A core's own prefetcher follows lines side by side, but not those of a column, of which each lies
 // on another page.
-V_INLINE forward_ahead forward_ahead_few(const forward_block *b, uint32_t k, uint32_t tile,
-                                         uint32_t part, const uint32_t rows) {
-    const uint32_t tiles = (b->m_count + rows - 1) / rows * 2;  // that share a panel's run
-    const uint32_t of_tile = FORWARD_TERMS * FORWARD_FEW_PANEL / tiles;
-    const uint32_t before = FORWARD_TERMS * b->before + (tile * 2 + part) * of_tile;
-    const float *row = b->w - b->before;
-    row += (uint64_t)(k + FORWARD_TERMS + before / b->together) * b->n_count;
-    return (forward_ahead){.at = row + before % b->together,
-                           .step = of_tile / FORWARD_TERMS,
-                           .end = row + b->together};
+static forward_ahead forward_ahead_few(const forward_block *group, uint32_t k) {
+    const uint32_t tiles = (group->m_count + FORWARD_FEW_ROWS - 1) / FORWARD_FEW_ROWS * 2;
+    const float *row = group->w + (uint64_t)(k + FORWARD_TERMS) * group->n_count;
+    return (forward_ahead){
+        .at = row, .step = FORWARD_FEW_PANEL / tiles, .end = row + group->units};
 }
 
 // Of few examples a step may be two lines long.
-V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a) {
+V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a, const bool few) {
     __builtin_prefetch(a->at, 0, 2);  // to the second level: the first is full
-    if (a->end && a->step > LK_LANES_MAX) __builtin_prefetch(a->at + LK_LANES_MAX, 0, 2);
+    if (few && a->step > LK_LANES_MAX) __builtin_prefetch(a->at + LK_LANES_MAX, 0, 2);
     a->at += a->step;
-    if (!a->end || a->at < a->end) return;
+    if (!few || a->at < a->end) return;
     a->at += b->n_count - b->together;
     a->end += b->n_count;
+}
+
+// One term of a tile, its row of weights being at `w`; packs: `to` gets a copy of it.
+V_INLINE void forward_term(const float *const *x, uint64_t k, const float *w, vm tail, float *to,
+                           vf sum[FORWARD_ROWS_MAX][4], const int rows, const int vectors,
+                           const bool masked, const bool packs) {
+    vf row[4];
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        row[v] = masked && v == vectors - 1 ? v_load_mask(w + v * V_LANES, tail)
+                                            : v_load(w + v * V_LANES);
+        V_PIN(row[v]);
+        if (packs) v_store(to + v * V_LANES, row[v]);
+    }
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        vf value = v_set1(x[i][k]);
+        V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
+    }
 }
 
 // Terms k0 .. k0 + terms - 1 of examples m0 .. m0 + rows - 1: all units of the panel, or `part` of
 // `parts` of them.
 V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uint32_t terms,
                            const int rows, const int vectors, const bool masked, const int part,
-                           const int parts) {
+                           const int parts, const bool packs) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
     const uint64_t panel = parts > 1 ? (int)FORWARD_FEW_PANEL : (int)FORWARD_PANEL;
-    const uint64_t stride = b->n_count, apart = b->packed ? panel : stride;
+    const uint64_t stride = b->n_count, apart = b->packed && !packs ? panel : stride;
     const uint32_t tile = m0 / (uint32_t)rows;
     const float *x[FORWARD_ROWS_MAX], *first = b->w + k0 * stride;
-    const float *w = (b->packed ? b->packed : first) + part * vectors * V_LANES;
+    const float *w = (b->packed && !packs ? b->packed : first) + part * vectors * V_LANES;
+    float *to = packs ? b->packed + part * vectors * V_LANES : NULL;
     float *rest = b->sum + m0 * panel + part * vectors * V_LANES;
-    forward_ahead ahead = parts > 1 ? forward_ahead_few(b, k0, tile, (uint32_t)part, (uint32_t)rows)
-                                    : forward_ahead_of(b, k0, tile, (uint32_t)vectors);
+    forward_ahead ahead =
+        parts > 1 ? *b->ahead : forward_ahead_of(b, k0, tile, (uint32_t)vectors);
     vf sum[FORWARD_ROWS_MAX][4];
     forward_rows(b, m0, k0, x, rows);
     V_UNROLL for (int i = 0; i < rows; i++) {
@@ -277,27 +332,27 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
         }
     }
     if (V_FACTORS == 1 && k0 == 0 && parts == 1) b->terms[tile] = forward_find(b, m0, 0, rows);
-    uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : b->terms[tile];
+    uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : packs ? b->any : b->terms[tile];
+    if (V_FACTORS == 1 && some == UINT64_MAX) {  // as a loop that counts they take less time
+        for (uint64_t i = 0; i < LK_DENSE_RUN; i++, w += apart) {
+            forward_prefetch(b, &ahead, parts > 1);
+            forward_term(x, i, w, tail, packs ? to + i * panel : NULL, sum, rows, vectors, masked,
+                         packs);
+        }
+        some = 0;
+    }
     for (; some; some &= some - 1) {
-        const uint64_t i0 = (uint64_t)__builtin_ctzll(some);
-        const float *from = w + i0 * apart;
-        vf row[4];
-        forward_prefetch(b, &ahead);
-        V_UNROLL for (int v = 0; v < vectors; v++) {
-            row[v] = masked && v == vectors - 1 ? v_load_mask(from + v * V_LANES, tail)
-                                                : v_load(from + v * V_LANES);
-            V_PIN(row[v]);
-        }
-        V_UNROLL for (int i = 0; i < rows; i++) {
-            vf value = v_set1(x[i][k + i0]);
-            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
-        }
+        const uint64_t i = (uint64_t)__builtin_ctzll(some);
+        forward_prefetch(b, &ahead, parts > 1);
+        forward_term(x, k + i, w + i * apart, tail, packs ? to + i * panel : NULL, sum, rows,
+                     vectors, masked, packs);
     }
     V_UNROLL for (int i = 0; i < rows; i++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
             v_store(rest + (uint64_t)i * panel + v * V_LANES, sum[i][v]);
         }
     }
+    if (parts > 1) *b->ahead = ahead;
     if (V_FACTORS == 1 && parts == 1) {
         b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
     }
@@ -306,7 +361,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
 // Functions of their own: a tile needs all registers.
 #define FORWARD_TILE(name, rows, vectors, masked)                                          \
     V_NOINLINE void name(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) { \
-        forward_tile(b, m, k, terms, rows, vectors, masked, 0, 1);                         \
+        forward_tile(b, m, k, terms, rows, vectors, masked, 0, 1, false);                  \
     }
 enum { FORWARD_PAIR_ROWS = V_REGISTERS == 32 ? 8 : 4 };
 FORWARD_TILE(forward_1, 8, 1, false)
@@ -319,21 +374,35 @@ FORWARD_TILE(forward_4, 4, FORWARD_VECTORS, false)
 FORWARD_TILE(forward_4_masked, 4, FORWARD_VECTORS, true)
 #undef FORWARD_TILE
 
-V_NOINLINE void forward_half(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
-    forward_tile(b, m, k, terms, FORWARD_FEW_ROWS, FORWARD_FEW_VECTORS, false, 0, 2);
+V_NOINLINE void forward_panel_packing(const forward_block *b, uint32_t m, uint32_t k,
+                                      uint32_t terms) {
+    forward_tile(b, m, k, terms, 4, FORWARD_VECTORS, false, 0, 1, true);
 }
-V_NOINLINE void forward_other_half(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
-    forward_tile(b, m, k, terms, FORWARD_FEW_ROWS, FORWARD_FEW_VECTORS, false, 1, 2);
-}
+
+#define FORWARD_HALF(name, part, packs)                                                        \
+    V_NOINLINE void name(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {     \
+        forward_tile(b, m, k, terms, FORWARD_FEW_ROWS, FORWARD_FEW_VECTORS, false, part, 2,    \
+                     packs);                                                                   \
+    }
+FORWARD_HALF(forward_half, 0, false)
+FORWARD_HALF(forward_half_packing, 0, true)
+FORWARD_HALF(forward_other_half, 1, false)
+FORWARD_HALF(forward_other_half_packing, 1, true)
+#undef FORWARD_HALF
 static void forward_halves(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
     forward_half(b, m, k, terms);
     forward_other_half(b, m, k, terms);
+}
+static void forward_halves_packing(const forward_block *b, uint32_t m, uint32_t k,
+                                   uint32_t terms) {
+    forward_half_packing(b, m, k, terms);
+    forward_other_half_packing(b, m, k, terms);
 }
 
 // What the last run of a tile finishes is about to be written, and another core may hold it.
 static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
     for (; m < end; m++) {
-        const float *y = b->y + (uint64_t)m * b->n_count;
+        const float *y = b->y[m] + b->unit;
         for (uint32_t n = 0; n < b->units; n += LK_LANES_MAX) v_fetch_to_write(y + n);
     }
 }
@@ -343,8 +412,16 @@ V_INLINE bool forward_is_few(const lk_dense *d, uint32_t m_count, uint32_t units
            units >= FORWARD_FEW_PANEL;
 }
 
+// The terms of a run that any tile takes; more, where that is not known before.
+static uint64_t forward_any(const forward_block *b, uint32_t k, uint32_t terms, uint32_t rows) {
+    uint64_t any = 0;
+    if (!b->few && k == 0) return terms == 64 ? UINT64_MAX : (1ull << terms) - 1;
+    for (uint32_t m = 0; m < b->m_count; m += rows) any |= b->terms[m / rows];
+    return any;
+}
+
 // A run of terms passes over one panel.
-static void forward_pass(const forward_block *b, uint32_t k, uint32_t terms) {
+static void forward_pass(forward_block *b, uint32_t k, uint32_t terms) {
     static const struct {
         void (*run)(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms);
         uint32_t rows;
@@ -360,12 +437,14 @@ static void forward_pass(const forward_block *b, uint32_t k, uint32_t terms) {
     };
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
     uint32_t rows = b->few ? FORWARD_FEW_ROWS : tiles[kind].rows;
-    if (b->packed) forward_pack(b, k, terms);
+    const bool packs = b->packed && b->units == b->panel;
+    if (packs) b->any = forward_any(b, k, terms, rows);
+    if (b->packed && !packs) forward_pack(b, k, terms);
     const bool last = b->y && k + terms == b->k_count;
     for (uint32_t m = 0; m < b->m_count; m += rows) {
         if (last) forward_fetch(b, m, LK_MIN(m + rows, b->m_count));
-        if (b->few) forward_halves(b, m, k, terms);
-        else tiles[kind].run(b, m, k, terms);
+        if (b->few) (packs && m == 0 ? forward_halves_packing : forward_halves)(b, m, k, terms);
+        else (packs && m == 0 ? forward_panel_packing : tiles[kind].run)(b, m, k, terms);
     }
 }
 
@@ -375,8 +454,9 @@ static void forward_run(const forward_block *group, uint32_t k, uint32_t terms) 
     for (uint32_t m = 0; group->few && m < group->m_count; m += FORWARD_FEW_ROWS) {
         group->terms[m / FORWARD_FEW_ROWS] = forward_find(group, m, k, FORWARD_FEW_ROWS);
     }
+    if (group->few) *group->ahead = forward_ahead_few(group, k);
     for (uint32_t n = 0; n < group->units; n += group->panel) {
-        const forward_block b = forward_panel(group, n);
+        forward_block b = forward_panel(group, n);
         forward_pass(&b, k, terms);
     }
 }
@@ -400,8 +480,9 @@ static vf forward_finish_half(const forward_block *b, uint64_t slices, const lk_
     return bad;
 }
 
-static vf forward_finish(const forward_block *b, uint64_t slices, bool relu, float *y, vf bad) {
-    for (uint32_t m = 0; m < b->m_count; m++, y += b->n_count) {
+static vf forward_finish(const forward_block *b, uint64_t slices, bool relu, vf bad) {
+    for (uint32_t m = 0; m < b->m_count; m++) {
+        float *y = b->y[m] + b->unit;
         for (uint32_t n = 0; n < b->units; n += V_LANES) {
             vf sum = tree_root(b->sums, slices, b->node, m * b->panel + n);
             sum = v_add(sum, v_zero());
@@ -429,51 +510,63 @@ static uint64_t forward_slices(const forward_block *group, const float *bias) {
     return slices;
 }
 
-// All of a group, whose first value of y is at `at`.
+// All of a group. Where y has 16 bits, its first value is at `at`.
 static vf forward_group(const forward_block *group, bool relu, const lk_half *half,
-                        const float *bias, void *y, uint64_t at, vf bad) {
+                        const float *bias, uint16_t *y, uint64_t at, vf bad) {
     const uint64_t slices = forward_slices(group, bias);
     for (uint32_t n = 0; n < group->units; n += group->panel) {
         const forward_block b = forward_panel(group, n);
-        if (b.y) bad = forward_finish(&b, slices, relu, (float *)y + at + n, bad);
+        if (b.y) bad = forward_finish(&b, slices, relu, bad);
         else bad = forward_finish_half(&b, slices, &half->out, at + n, y, bad);
     }
     return bad;
 }
 
-// Units first .. Not NULL, `half` says what of x and y has 16 bits.
-static uint32_t dense_forward_from(const lk_dense *d, const lk_half *half, uint32_t first,
+// Units first .. Not NULL, `lane` says what of x and y has 16 bits, or which part of the units of
+// all lanes' examples this is.
+static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint32_t first,
                                    uint32_t m_count, const void *x, const float *w,
                                    const float *bias, void *y, float *scratch) {
+    const lk_half *half = lane ? lane->half : NULL;
     const bool x_half = half && half->x, y_half = half && half->out.dtype != LK_F32;
+    const dense_part part = dense_part_of(lane, d->n_count, FORWARD_FEW_PANEL);
+    const uint32_t all = dense_count(lane, m_count);
     vf bad = v_zero();
     uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
+    float *x_rows[LK_DENSE_EXAMPLES], *y_rows[LK_DENSE_EXAMPLES];
+    forward_ahead ahead;
     _Alignas(64) float packed[V_LANES >= 8 ? FORWARD_TERMS * FORWARD_PANEL_MAX : 1];
-    for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
-        uint32_t examples = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES);
+    for (uint32_t m = 0; m < all; m += LK_DENSE_EXAMPLES) {
+        uint32_t examples = LK_MIN(all - m, (uint32_t)LK_DENSE_EXAMPLES);
         float *sum = scratch + (x_half ? LK_DENSE_RUN_FLOATS : 0);
-        for (uint32_t n = first, units; n < d->n_count; n += units) {
-            const bool few = forward_is_few(d, examples, d->n_count - n);
+        if (x_half) dense_rows(NULL, LK_X, scratch, FORWARD_TERMS, 0, examples, x_rows);
+        else dense_rows(lane, LK_X, x, d->k_count, m, examples, x_rows);
+        for (uint32_t i = examples; i % FORWARD_ROWS_MAX != 0; i++) x_rows[i] = x_rows[i - 1];
+        if (!y_half) dense_rows(lane, LK_Y, y, d->n_count, m, examples, y_rows);
+        for (uint32_t n = first + part.first, units; n < part.end; n += units) {
+            const bool few = forward_is_few(d, examples, part.end - n);
             const uint32_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
             const uint32_t most = few ? FORWARD_FEW_PANELS * panel : panel;
-            units = LK_MIN(d->n_count - n, most);
+            units = LK_MIN(part.end - n, most);
             if (few) units -= units % panel;
             const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
             const uint32_t sums = (units + panel - 1) / panel * of_panel;
             const forward_block group = {
-                .x = x_half ? scratch : (const float *)x + (uint64_t)m * d->k_count,
+                .x = x_rows,
                 .x_half = x_half ? (const uint16_t *)x + (uint64_t)m * d->k_count : NULL,
-                .x_stride = x_half ? FORWARD_TERMS : d->k_count,
+                .wide = scratch,
                 .dtype = half ? half->dtype : LK_F32,
                 .w = w + n,
                 .packed = forward_packs(d->n_count, examples) ? packed : NULL,
-                .y = y_half ? NULL : (const float *)y + (uint64_t)m * d->n_count + n,
+                .y = y_half ? NULL : y_rows,
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,
                 .few = few,
+                .unit = n,
                 .units = units,
                 .together = units,
+                .ahead = &ahead,
                 .panel = panel,
                 .panel_sums = of_panel,
                 .sums = sums,
@@ -498,17 +591,22 @@ static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *
 // Two ways, and both leave out zero terms, as ReLU leaves many in dy. Broad: lanes are examples; a
 // unit costs nothing where no example of the block has a gradient of it. Deep: lanes are inputs; a
 // single gradient that is zero costs nothing, but the weights must be transposed.
-enum { INPUT_TERMS = LK_DENSE_RUN };  // units whose zeros are known by a bit each
+enum {
+    INPUT_TERMS = LK_DENSE_RUN,  // units whose zeros are known by a bit each
+    INPUT_PART = 48,             // inputs of a part are a multiple of this
+};
 _Static_assert(LK_SLICE_TERMS % INPUT_TERMS == 0, "a run of terms ends with its slice");
 
 typedef struct input_block {
     const float *w;     // (k_count, n_count)
     const float *dy;    // (m_count, n_count)
-    const float *mask;  // (m_count, k_count) or NULL
-    float *dx;          // (m_count, k_count)
-    const lk_narrow *how;  // not NULL: how dx is stored in 16 bits
-    uint64_t at;           // ... from which value on
+    float *const *mask;  // (m_count) rows of k_count, or NULL
+    float *const *dx;    // (m_count) rows of k_count
+    const lk_narrow *how;  // not NULL: how dx is stored in 16 bits,
+    uint16_t *dx_half;     // .. which lies here,
+    uint64_t at;           // .. from which value on
     uint32_t m_count, k_count, n_count;
+    dense_part part;    // the inputs
     uint32_t runs;      // of INPUT_TERMS units, the last may be shorter
     uint64_t *terms;    // (m_count, runs), bit i: term i of the run is not zero
     uint64_t *live;     // (runs), the same of any example
@@ -540,7 +638,7 @@ enum {
     BROAD_VECTORS = 2,
     BROAD_LANES = BROAD_VECTORS * V_LANES,
     BROAD_ROWS = V_FACTORS > 1 ? 12 : V_REGISTERS == 32 ? 8 : 6,
-    BROAD_STAGE = 48,  // inputs
+    BROAD_STAGE = INPUT_PART,
 };
 _Static_assert((int)BROAD_ROWS <= LK_DENSE_INPUTS_MAX, "scratch is sized for this tile");
 _Static_assert(BROAD_STAGE % BROAD_ROWS == 0 && BROAD_STAGE % V_LANES == 0, "a stage is whole");
@@ -563,7 +661,7 @@ V_INLINE void broad_tile(const input_block *b, const float *transposed, uint32_t
                          const int vectors) {
     const float *w[BROAD_ROWS];
     V_UNROLL for (int i = 0; i < BROAD_ROWS; i++) {
-        w[i] = b->w + (uint64_t)LK_MIN(k + (uint32_t)i, b->k_count - 1) * b->n_count;
+        w[i] = b->w + (uint64_t)LK_MIN(k + (uint32_t)i, b->part.end - 1) * b->n_count;
     }
     uint64_t slices = 0;
     for (uint32_t n = 0; n < b->n_count; slices++) {
@@ -614,9 +712,8 @@ V_NOINLINE void broad_tile_wide(const input_block *b, const float *transposed, u
 // The same of 16 bits: `rows` examples of `columns` inputs, from value `at` on.
 V_NOINLINE vf input_put_square(const input_block *b, const vf *r, uint32_t rows, uint64_t at,
                                uint32_t columns, vf bad) {
-    uint16_t *dx = (uint16_t *)(void *)b->dx;
     for (uint32_t i = 0; i < rows; i++, at += b->k_count) {
-        bad = half_put(b->how, b->at + at, columns, v_add(r[i], v_zero()), dx, bad);
+        bad = half_put(b->how, b->at + at, columns, v_add(r[i], v_zero()), b->dx_half, bad);
     }
     return bad;
 }
@@ -626,25 +723,27 @@ V_NOINLINE vf input_put_square(const input_block *b, const vf *r, uint32_t rows,
 V_INLINE vf broad_square(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad,
                          const bool whole) {
     uint32_t rows = whole ? V_LANES : LK_MIN(b->m_count - m, (uint32_t)V_LANES);
-    uint32_t columns = whole ? V_LANES : LK_MIN(b->k_count - k, (uint32_t)V_LANES);
-    uint64_t at = (uint64_t)m * b->k_count + k;
+    uint32_t columns = whole ? V_LANES : LK_MIN(b->part.end - k, (uint32_t)V_LANES);
     vf r[V_LANES];
     v_transpose(r, stage, BROAD_LANES);
-    if (b->how) return input_put_square(b, r, rows, at, columns, bad);
+    if (b->how) {
+        return input_put_square(b, r, rows, (uint64_t)m * b->k_count + k, columns, bad);
+    }
     V_UNROLL for (uint32_t i = 0; i < V_LANES; i++) {
         if (i < rows) {
             vf sum = v_add(r[i], v_zero());
             bad = v_note(bad, sum);
-            if (b->mask) sum = v_keep(v_gt(v_load_first(b->mask + at, columns), v_zero()), sum);
-            v_store_first(b->dx + at, columns, sum);
-            at += b->k_count;
+            if (b->mask) {
+                sum = v_keep(v_gt(v_load_first(b->mask[m + i] + k, columns), v_zero()), sum);
+            }
+            v_store_first(b->dx[m + i] + k, columns, sum);
         }
     }
     return bad;
 }
 
 static vf broad_store(const input_block *b, const float *stage, uint32_t m, uint32_t k, vf bad) {
-    uint32_t end = LK_MIN(b->k_count - k, (uint32_t)BROAD_STAGE) + k;
+    uint32_t end = LK_MIN(b->part.end - k, (uint32_t)BROAD_STAGE) + k;
     for (; k < end; k += V_LANES, stage += V_LANES * BROAD_LANES) {
         bool whole = b->m_count - m >= V_LANES && end - k >= V_LANES;
         bad = whole ? broad_square(b, stage, m, k, bad, true)
@@ -659,7 +758,7 @@ static vf broad_stage(const input_block *b, uint32_t m, uint32_t k, vf bad) {
     bool narrow = b->m_count - m <= V_LANES;
     for (uint32_t i = 0; i < BROAD_STAGE; i += BROAD_ROWS) {
         float *tile = stage + i * BROAD_LANES;
-        if (k + i >= b->k_count) memset(tile, 0, BROAD_ROWS * BROAD_LANES * sizeof *tile);
+        if (k + i >= b->part.end) memset(tile, 0, BROAD_ROWS * BROAD_LANES * sizeof *tile);
         else if (narrow) broad_tile_narrow(b, transposed, k + i, tile);
         else broad_tile_wide(b, transposed, k + i, tile);
     }
@@ -667,10 +766,15 @@ static vf broad_stage(const input_block *b, uint32_t m, uint32_t k, vf bad) {
     return narrow ? bad : broad_store(b, stage + V_LANES, m + V_LANES, k, bad);
 }
 
+// Where the last of its pieces of `piece` inputs ends.
+static uint64_t input_end(const input_block *b, uint32_t piece) {
+    return b->part.first + lk_round_up(b->part.end - b->part.first, piece);
+}
+
 static vf input_broad(const input_block *b, vf bad) {
     broad_transpose(b);
     // Back to front: the rows of w that the forward pass read last are still in the cache.
-    for (uint64_t k = lk_round_up(b->k_count, BROAD_STAGE); k > 0;) {
+    for (uint64_t k = input_end(b, BROAD_STAGE); k > b->part.first;) {
         k -= BROAD_STAGE;
         for (uint32_t m = 0; m < b->m_count; m += BROAD_LANES) {
             bad = broad_stage(b, m, (uint32_t)k, bad);
@@ -692,7 +796,7 @@ _Static_assert((int)DEEP_PANEL <= LK_DENSE_DEEP_MAX, "scratch is sized for this 
 static void deep_transpose(const input_block *b, uint32_t k, uint32_t lanes) {
     for (uint32_t lane = 0; lane < lanes; lane += V_LANES) {
         const float *w = b->w + (uint64_t)(k + lane) * b->n_count;
-        uint32_t rows = b->k_count > k + lane ? b->k_count - k - lane : 0;
+        uint32_t rows = b->part.end > k + lane ? b->part.end - k - lane : 0;
         for (uint32_t n = 0; n < b->n_count; n += V_LANES) {
             float *out = b->transposed + n * DEEP_PANEL + lane;
             transpose(w + n, b->n_count, rows, b->n_count - n, out, DEEP_PANEL);
@@ -712,23 +816,28 @@ V_INLINE vf deep_finish_half(const input_block *b, uint64_t at, uint32_t count, 
         v_store(stage + v * V_LANES, v_add(sum[v], v_zero()));
     }
     const uint32_t some = LK_MIN(count, (uint32_t)(vectors * V_LANES));
-    uint16_t *dx = (uint16_t *)(void *)b->dx + b->at + at;
-    return narrow(&how, some, stage, dx) ? v_note(bad, v_set1(__builtin_inff())) : bad;
+    const bool over = narrow(&how, some, stage, b->dx_half + b->at + at);
+    return over ? v_note(bad, v_set1(__builtin_inff())) : bad;
 }
 
 // Finishes, masks and stores the sums of inputs k .. of example m.
 V_INLINE vf deep_finish(const input_block *b, uint32_t m, uint32_t k, const deep_sums sum, vf bad,
                         const int vectors) {
-    uint64_t at = (uint64_t)m * b->k_count + k;
-    uint32_t count = b->k_count - k;
-    if (b->how) return deep_finish_half(b, at, count, sum, bad, vectors);
-    V_UNROLL for (uint32_t v = 0; v < (uint32_t)vectors; v++, at += V_LANES) {
+    const uint32_t count = b->part.end - k;
+    if (b->how) {
+        return deep_finish_half(b, (uint64_t)m * b->k_count + k, count, sum, bad, vectors);
+    }
+    const float *mask = b->mask ? b->mask[m] + k : NULL;
+    float *dx = b->dx[m] + k;
+    V_UNROLL for (uint32_t v = 0; v < (uint32_t)vectors; v++) {
         if (count <= v * V_LANES) break;
         uint32_t lanes = count - v * V_LANES;
         vf finished = v_add(sum[v], v_zero());
         bad = v_note(bad, finished);
-        if (b->mask) finished = v_keep(v_gt(v_load_first(b->mask + at, lanes), v_zero()), finished);
-        v_store_first(b->dx + at, lanes, finished);
+        if (mask) {
+            finished = v_keep(v_gt(v_load_first(mask + v * V_LANES, lanes), v_zero()), finished);
+        }
+        v_store_first(dx + v * V_LANES, lanes, finished);
     }
     return bad;
 }
@@ -752,7 +861,7 @@ V_INLINE vf deep_inputs(const input_block *b, uint32_t k, vf bad, const int vect
 }
 
 static vf deep_panel(const input_block *b, uint32_t k, vf bad) {
-    uint32_t vectors = (LK_MIN(b->k_count - k, (uint32_t)DEEP_PANEL) + V_LANES - 1) / V_LANES;
+    uint32_t vectors = (LK_MIN(b->part.end - k, (uint32_t)DEEP_PANEL) + V_LANES - 1) / V_LANES;
     if (vectors > 4) return deep_inputs(b, k, bad, DEEP_VECTORS);
     return vectors > 2 ? deep_inputs(b, k, bad, 4) : deep_inputs(b, k, bad, 2);
 }
@@ -765,44 +874,71 @@ static bool input_deep_pays(const input_block *b, uint64_t some, uint64_t any) {
 }
 
 static vf input_deep(const input_block *b, vf bad) {
-    for (uint64_t k = lk_round_up(b->k_count, DEEP_PANEL); k > 0;) {
+    for (uint64_t k = input_end(b, DEEP_PANEL); k > b->part.first;) {
         k -= DEEP_PANEL;
         bad = deep_panel(b, (uint32_t)k, bad);
     }
     return bad;
 }
 
-// Not NULL, `half` says what of dy and dx has 16 bits.
-static uint32_t dense_input_gradient_of(const lk_dense *d, const lk_half *half, uint32_t m_count,
+// dy of examples m .. m + count - 1 side by side: where it lies, or, widened or from all lanes, in
+// `wide`.
+static const float *input_dy(const lk_dense *d, const lk_lane *lane, const void *dy, uint32_t m,
+                             uint32_t count, float *wide) {
+    const uint64_t at = (uint64_t)m * d->n_count;
+    if (lane && lane->half && lane->half->dy) {
+        widen(lane->half->dtype, count * d->n_count, (const uint16_t *)dy + at, wide);
+        return wide;
+    }
+    if (!lane || !lane->all) return (const float *)dy + at;
+    float *rows[LK_DENSE_EXAMPLES];
+    dense_rows(lane, LK_DY, dy, d->n_count, m, count, rows);
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(wide + (uint64_t)i * d->n_count, rows[i], d->n_count * sizeof *wide);
+    }
+    return wide;
+}
+
+// Not NULL, `lane` says what of dy and dx has 16 bits, or which part of the inputs of all lanes'
+// examples this is.
+static uint32_t dense_input_gradient_of(const lk_dense *d, const lk_lane *lane, uint32_t m_count,
                                         const float *w, const void *dy, const float *mask,
                                         void *dx, float *scratch) {
+    const lk_half *half = lane ? lane->half : NULL;
+    const bool dx_half = half && half->out.dtype != LK_F32;
+    const uint32_t all = dense_count(lane, m_count);
     vf bad = v_zero();
-    uint64_t examples = LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES);
+    uint64_t examples = LK_MIN(all, (uint32_t)LK_DENSE_EXAMPLES);
     uint32_t runs = (d->n_count + INPUT_TERMS - 1) / INPUT_TERMS;
-    const bool dy_half = half && half->dy, dx_half = half && half->out.dtype != LK_F32;
+    float *mask_rows[LK_DENSE_EXAMPLES], *dx_rows[LK_DENSE_EXAMPLES];
     float *wide = scratch;
-    if (dy_half) scratch += lk_round_up(examples * d->n_count, LK_LANES_MAX);
+    if (lane && (lane->all || (half && half->dy))) {
+        scratch += lk_round_up(examples * d->n_count, LK_LANES_MAX);
+    }
     float *more = scratch + lk_dense_bits_floats(d->n_count, examples + 1);
-    for (uint32_t m = 0; m < m_count; m += LK_DENSE_EXAMPLES) {
-        uint64_t at = (uint64_t)m * d->k_count, some, any;
-        const uint64_t dy_at = (uint64_t)m * d->n_count;
-        input_block b = {
+    for (uint32_t m = 0; m < all; m += LK_DENSE_EXAMPLES) {
+        uint64_t some, any;
+        const uint32_t m_some = LK_MIN(all - m, (uint32_t)LK_DENSE_EXAMPLES);
+        if (mask) dense_rows(lane, LK_MASK, mask, d->k_count, m, m_some, mask_rows);
+        if (!dx_half) dense_rows(lane, LK_DX, dx, d->k_count, m, m_some, dx_rows);
+        const input_block b = {
             .w = w,
-            .dy = dy_half ? wide : (const float *)dy + dy_at,
-            .mask = mask ? mask + at : NULL,
-            .dx = dx_half ? dx : (float *)dx + at,
+            .dy = input_dy(d, lane, dy, m, m_some, wide),
+            .mask = mask ? mask_rows : NULL,
+            .dx = dx_rows,
             .how = dx_half ? &half->out : NULL,
-            .at = at,
-            .m_count = LK_MIN(m_count - m, (uint32_t)LK_DENSE_EXAMPLES),
+            .dx_half = dx,
+            .at = (uint64_t)m * d->k_count,
+            .m_count = m_some,
             .k_count = d->k_count,
             .n_count = d->n_count,
+            .part = dense_part_of(lane, d->k_count, INPUT_PART),
             .runs = runs,
             .transposed = more,
             .node = more + lk_round_up(examples, BROAD_LANES) * lk_round_up(d->n_count, V_LANES),
             .live = (uint64_t *)(void *)scratch,
             .terms = (uint64_t *)(void *)scratch + runs,
         };
-        if (dy_half) widen(half->dtype, b.m_count * d->n_count, (const uint16_t *)dy + dy_at, wide);
         input_find_terms(&b, &some, &any);
         bad = input_deep_pays(&b, some, any) ? input_deep(&b, bad) : input_broad(&b, bad);
     }

@@ -109,6 +109,7 @@ const lk_kernels lk_kernels_portable = {
                [LK_OP_RELU] = call_relu,
                [LK_OP_RELU_BACKWARD] = call_relu_backward,
                [LK_OP_SOFTMAX_CROSS_ENTROPY] = call_softmax_cross_entropy},
+    .divides = {[LK_OP_DENSE] = true, [LK_OP_DENSE_INPUT_GRADIENT] = true},
     .apply = {LK_OPTIMIZER_LIST(EITHER)},
     .load_u8 = load_u8,
     .adjust = exact_adjust,

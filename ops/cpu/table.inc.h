@@ -103,15 +103,15 @@ const lk_kernels TABLE_NAME(LK_VARIANT) = {
     .load_u8 = TABLE_BEST(load_u8),
     .adjust = adjust,
     .permute = permute,
-    .column_sums = column_sums,
-    .add = add,
+    .column_sums = column_sums, .add = add,
     .widen = widen, .widen_rows = widen_rows,
-    .narrow = narrow,
-    .narrow_pool = narrow_pool,
+    .narrow = narrow, .narrow_pool = narrow_pool,
     .round = round_floats,
     .average = average, .turn = turn,
 #ifdef V_NEON
     .weight_rows = INPUTS,
     .weight_floats = WEIGHT_FLOATS,
+#else
+    .divides = {[LK_OP_DENSE] = true, [LK_OP_DENSE_INPUT_GRADIENT] = true},
 #endif
 };

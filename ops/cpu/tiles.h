@@ -13,7 +13,7 @@ enum {
     // most LK_DENSE_FEW_UNITS units. Layers of LK_DENSE_FAR weights or more, for which a core's own
     // cache is too small, do so up to LK_DENSE_FEW_FAR examples.
     LK_DENSE_FEW = 16,
-    LK_DENSE_FEW_UNITS = 256,
+    LK_DENSE_FEW_UNITS = 512,
     LK_DENSE_FAR = 1 << 21,
     LK_DENSE_FEW_FAR = 32,
     LK_DENSE_RUN_FLOATS = 64 * 256,  // of its inputs, widened from 16 bits

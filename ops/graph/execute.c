@@ -445,6 +445,32 @@ static uint32_t call(lk_frame *f, const lk_op *op, const lk_microbatch *microbat
     return lk_kernel_of(f->kernels, op->type)(lane, op);
 }
 
+#ifdef LK_SHORT_FORM_ALONE
+#define call_examples call
+#else
+// Before the first meeting replicas make what all read, after it each computes its part, and after
+// the second all of it is there.
+static uint32_t call_divided(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                             lk_lane *lane) {
+    const lk_together *t = microbatch->together;
+    t->lanes[microbatch->number] = lane;
+    t->meet(t->context);
+    lane->all = t->lanes;
+    lane->all_count = t->count;
+    lane->number = microbatch->number;
+    const uint32_t bad = lk_kernel_of(f->kernels, op->type)(lane, op);
+    t->meet(t->context);
+    return bad;
+}
+
+static uint32_t call_examples(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch,
+                              lk_lane *lane) {
+    const bool divided =
+        op->divided && microbatch->together && f->kernels->divides[op->type->number];
+    return divided ? call_divided(f, op, microbatch, lane) : call(f, op, microbatch, lane);
+}
+#endif
+
 lk_lane lk_walk_lane(lk_frame *f, const lk_op *op, const lk_microbatch *microbatch, bool train) {
     const lk_average_calls *averages = f->program->spec->model.averages;
     lk_lane lane = lk_lane_of(f, op, microbatch->examples);
@@ -502,7 +528,7 @@ void lk_walk_ops(const lk_walker *w, lk_frame *f, const lk_microbatch *microbatc
         case LK_SCOPE_EXAMPLES:
         case LK_SCOPE_LOSS:
             lane = lk_walk_lane(f, op, microbatch, train);
-            w->examples(f, i, microbatch, &lane, call(f, op, microbatch, &lane));
+            w->examples(f, i, microbatch, &lane, call_examples(f, op, microbatch, &lane));
             break;
         case LK_SCOPE_METRIC: w->metric(f, op, microbatch, after); break;
         case LK_SCOPE_GRAINS: w->grains(f, op, microbatch); break;

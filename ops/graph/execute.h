@@ -1,5 +1,5 @@
-// execute.h - runs ops of a program on one replica's memory. Freestanding; knows no thread and no
-// other replica.
+// execute.h - runs ops of a program on one replica's memory. Freestanding; knows no thread, and of
+// other replicas no more than lk_together says.
 #ifndef LOCKSTEP_OPS_EXECUTE_H
 #define LOCKSTEP_OPS_EXECUTE_H
 
@@ -27,6 +27,15 @@ typedef struct lk_source {
     bool crops;  // images are as large as lk_augment.crop_h and crop_w say, and LOAD takes a part
 } lk_source;
 
+// The replicas of a process, where each is a thread and has as many microbatches in the step as any
+// other: they compute ops that are divided together.
+typedef struct lk_together {
+    uint32_t count;
+    lk_lane **lanes;              // (count) of the op under way
+    void (*meet)(void *context);  // called by every replica: none goes on before all have come
+    void *context;
+} lk_together;
+
 // The examples of a microbatch: which they are, and how their grains fall into whole tree nodes.
 typedef struct lk_microbatch {
     uint32_t first_grain, grain_count;  // of the global batch
@@ -38,6 +47,8 @@ typedef struct lk_microbatch {
     uint64_t step;      // of training: its number
     uint64_t epoch;
     uint64_t position;  // of the microbatch's first example
+    const lk_together *together;  // NULL: the replica computes its own examples alone
+    uint32_t number;              // of the replica among those
 } lk_microbatch;
 
 // Grains [at, end) of the step that make one whole node of the tree.

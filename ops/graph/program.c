@@ -364,18 +364,25 @@ static lk_status device_scratch(lk_builder *b) {
     return LK_OK;
 }
 
+// And whether the op is divided.
+static uint64_t scratch_floats(const lk_program *p, lk_op *op) {
+    const uint32_t some = p->microbatch_examples, replicas = p->layout.replicas;
+    const uint64_t uses = (uint64_t)some * p->uses_max;
+    if (lk_mixed_is(p, op)) return lk_mixed_scratch_floats(p, op);
+    const uint64_t divided =
+        op->type->divided_floats ? op->type->divided_floats(op, some, replicas) : 0;
+    op->divided = divided > 0;
+    if (op->divided) return divided;
+    return op->type->scratch_floats(op, (uint32_t)LK_MIN(uses, UINT32_MAX));
+}
+
 static lk_status scratch_tensors(lk_builder *b) {
     lk_program *p = b->program;
-    const uint64_t uses = (uint64_t)p->microbatch_examples * p->uses_max;
-    const uint32_t some_examples = (uint32_t)LK_MIN(uses, UINT32_MAX);
     if (p->layout.device) return device_scratch(b);
     for (uint32_t i = 0; i < p->op_count; i++) {
         lk_op *op = &p->ops[i];
-        const bool mixed = lk_mixed_is(p, op);
-        if (!op->type->scratch_floats && !mixed) continue;
-        const uint64_t floats =
-            mixed ? lk_mixed_scratch_floats(p, op)
-                  : op->type->scratch_floats(op, some_examples);
+        if (!op->type->scratch_floats && !lk_mixed_is(p, op)) continue;
+        const uint64_t floats = scratch_floats(p, op);
         char name[LK_NAME_BYTES], layer[LK_NAME_BYTES];
         lk_build_op_name(b, op, layer);
         lk_format(name, sizeof name, "%s/%s/scratch", layer, op->type->name);

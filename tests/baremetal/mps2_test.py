@@ -20,11 +20,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # compiler. Growth is seen: beyond SLACK bytes somebody must look, and record the new number.
 LIMITS = {"code": 40 * 1024 - 1, "arena": 8 * 1024 * 1024 - 1}
 RECORDED_WITH = "12.2.1"
-RECORDED = {"code": 35208, "data": 2960, "stack": 4088, "arena": 4997440}
+RECORDED = {"code": 35592, "data": 2976, "stack": 4104, "arena": 4997440}
 SLACK = {"code": 512, "data": 64, "stack": 128, "arena": 0}
 # Bytes of code of other images: what they ask for is paid for by them alone.
-RECORDED_CODE = {"16 bits": 50600, "spectral_normalization": 57856, "norms": 41272,
-                 "a transducer": 54672, "a transducer in 16 bits": 65192}
+RECORDED_CODE = {"16 bits": 51248, "spectral_normalization": 58536, "norms": 41672,
+                 "a transducer": 55080, "a transducer in 16 bits": 65856}
 CNN = ("made-up-cnn", "--set", 'optimizer={"type":"sgd","learning_rate":0.1}', "--set", "steps=4")
 
 

@@ -286,6 +286,51 @@ static void test_nobody_asks(void **state) {
     }
 }
 
+static uint32_t calls, shared_calls;
+
+// Of an op that is divided, where all lanes are here: by the reference, its own examples alone.
+static uint32_t forward_shared(lk_lane *lane, const lk_op *op) {
+    __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
+    if (lane->all) {
+        assert_int_equal(lane->all_count, REPLICAS);
+        assert_ptr_equal(lane->all[lane->number], lane);
+        for (uint32_t i = 0; i < REPLICAS; i++) {
+            const float *x = lane->all[i]->at[LK_X];  // what another replica has loaded is there
+            assert_int_equal(lane->all[i]->examples, GRAIN);
+            assert_true(x[0] > 0.0f && x[0] <= 1.0f);
+        }
+        __atomic_fetch_add(&shared_calls, 1, __ATOMIC_RELAXED);
+    }
+    return lk_kernel_of(&lk_kernels_reference, op->type)(lane, op);
+}
+
+// Replicas that are threads share the work of an op that is divided, where a table has kernels for
+// it, and in steps of which each has as much.
+static void test_work_is_shared(void **state) {
+    (void)state;
+    for (uint32_t can = 0; can < 2; can++) {
+        fixture f;
+        make(&f);
+        const uint64_t bytes = f.program.regions[LK_REGION_DEVICE].bytes;
+        flagged_replica = REPLICAS;
+        kernels.kernel[LK_OP_DENSE] = forward_shared;
+        kernels.divides[LK_OP_DENSE] = can;
+        for (uint32_t i = 0; i < f.program.op_count; i++) {
+            if (f.program.ops[i].type == &lk_op_dense) f.program.ops[i].divided = true;
+        }
+        lk_threads_share_work(&f.group, &f.team);
+        calls = shared_calls = 0;
+        for (uint64_t s = 0; s < STEPS; s++) {
+            const float loss = step_of(&f, s).means[0];
+            assert_memory_equal(&loss, &plain_loss[s], sizeof loss);
+            assert_memory_equal(f.device, plain + (s + 1) * bytes, bytes);
+        }
+        assert_int_equal(calls, STEPS * REPLICAS);
+        assert_int_equal(shared_calls, can ? calls : 0);
+        end(&f);
+    }
+}
+
 static void test_replicas_in_turn(void **state) {
     (void)state;
     fixture f;
@@ -376,6 +421,7 @@ int main(void) {
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_nobody_asks),
+        cmocka_unit_test(test_work_is_shared),
         cmocka_unit_test(test_replicas_in_turn),
         cmocka_unit_test(test_norm_that_is_not_finite),
         cmocka_unit_test(test_another_step_is_no_replay),

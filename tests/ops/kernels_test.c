@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "ops/cpu/tiles.h"
 #include "ops/graph/average.h"
 #include "ops/graph/spectral.h"
 #include "ops/op.h"
@@ -163,6 +164,109 @@ static void check_overflow_flag(const lk_dense *d, uint32_t m_count, float *x, f
     }
 }
 
+// What an op reads and writes of each example, so many floats; a mask is like what it writes.
+typedef struct divided {
+    lk_op op;
+    lk_lane whole;  // of all examples
+    lk_role in, out;
+    uint64_t in_floats, out_floats;
+    const float *want;
+} divided;
+
+enum { LANES_MAX = 5 };
+
+static float *copy_rows(const float *from, uint32_t first, uint32_t count, uint64_t floats) {
+    float *rows = block(count * floats * sizeof *rows, 0xff);
+    memcpy(rows, from + first * floats, count * floats * sizeof *rows);
+    return rows;
+}
+
+// Lanes that divide the examples between them, each with memory of its own.
+static uint32_t draw_lanes(const divided *c, lk_lane *lanes) {
+    const uint32_t all = c->whole.examples, count = draw_from(2, LK_MIN(all, LANES_MAX));
+    for (uint32_t i = 0, first = 0; i < count; first += lanes[i++].examples) {
+        lk_lane *l = &lanes[i];
+        const uint32_t left = all - first, others = count - 1 - i;
+        *l = c->whole;
+        l->examples = others ? draw_from(1, left - others) : left;
+        l->at[c->in] = copy_rows(c->whole.at[c->in], first, l->examples, c->in_floats);
+        l->at[c->out] = block(l->examples * c->out_floats * sizeof(float), 0x5a);
+        if (!c->whole.at[LK_MASK]) continue;
+        l->at[LK_MASK] = copy_rows(c->whole.at[LK_MASK], first, l->examples, c->out_floats);
+    }
+    return count;
+}
+
+static void same_rows(const divided *c, const lk_kernels *k, const lk_lane *l, uint32_t first) {
+    const uint64_t bytes = l->examples * c->out_floats * sizeof(float);
+    const uint8_t *got = l->at[c->out], *want = (const uint8_t *)(c->want + first * c->out_floats);
+    for (uint64_t i = 0; i < lk_round_up(bytes, 64); i++) {
+        if (got[i] == (i < bytes ? want[i] : 0x5a)) continue;
+        fail_msg("%s %s of lane %u of %u (%s): byte %llu of %llu differs", k->name,
+                 c->op.type->name, l->number, l->all_count, shape, (unsigned long long)i,
+                 (unsigned long long)bytes);
+    }
+}
+
+// The op may be one that has too few weights to be divided, or lanes too many examples.
+static uint64_t scratch_of_all(const lk_op *op, uint32_t examples) {
+    const lk_dense *d = &op->dense;
+    const bool gradient = op->type == &lk_op_dense_input_gradient;
+    const uint64_t rows = LK_MIN(examples, (uint32_t)LK_DENSE_EXAMPLES);
+    return dense_scratch_floats(op->type, d, examples) +
+           (gradient ? lk_round_up(rows * d->n_count, LK_LANES_MAX) : 0);
+}
+
+// An op that is divided: every lane computes its part of the outputs of all lanes' examples.
+static void check_divided(const divided *c) {
+    lk_lane lanes[LANES_MAX], *all[LANES_MAX];
+    const uint32_t examples = c->whole.examples;
+    if (examples < 2) return;
+    EACH_VARIANT(k) {
+        if (!k->divides[c->op.type->number]) continue;
+        const uint32_t count = draw_lanes(c, lanes);
+        const uint64_t floats = scratch_of_all(&c->op, examples);
+        for (uint32_t i = 0; i < count; i++) all[i] = &lanes[i];
+        for (uint32_t i = count; i-- > 0;) {
+            lanes[i].at[LK_SCRATCH] = block(floats * sizeof(float), 0x7f);
+            lanes[i].all = all, lanes[i].all_count = count, lanes[i].number = i;
+            assert_int_equal(call_op(k, &c->op, &lanes[i]), 0);
+        }
+        for (uint32_t i = 0, first = 0; i < count; first += lanes[i++].examples) {
+            same_rows(c, k, &lanes[i], first);
+            free(lanes[i].at[c->in]), free(lanes[i].at[c->out]), free(lanes[i].at[LK_SCRATCH]);
+            if (c->whole.at[LK_MASK]) free(lanes[i].at[LK_MASK]);
+        }
+    }
+}
+
+static void check_forward_divided(const lk_dense *d, uint32_t m_count, float *x, float *w,
+                                  float *bias, const float *want) {
+    divided c = {.op = {.type = &lk_op_dense, .floats = d->n_count, .dense = *d},
+                 .whole = {.examples = m_count, .param = {w, bias}},
+                 .in = LK_X,
+                 .out = LK_Y,
+                 .in_floats = d->k_count,
+                 .out_floats = d->n_count,
+                 .want = want};
+    c.whole.at[LK_X] = x;
+    check_divided(&c);
+}
+
+static void check_input_gradient_divided(const lk_dense *d, uint32_t m_count, float *w, float *dy,
+                                         float *mask, const float *want) {
+    divided c = {.op = {.type = &lk_op_dense_input_gradient, .floats = d->n_count, .dense = *d},
+                 .whole = {.examples = m_count, .param = {w}},
+                 .in = LK_DY,
+                 .out = LK_DX,
+                 .in_floats = d->n_count,
+                 .out_floats = d->k_count,
+                 .want = want};
+    c.whole.at[LK_DY] = dy;
+    c.whole.at[LK_MASK] = mask;
+    check_divided(&c);
+}
+
 static void check_forward(lk_dense d, uint32_t m_count) {
     ordinary = draw() % 2;
     uint64_t count = (uint64_t)m_count * d.n_count;
@@ -179,6 +283,7 @@ static void check_forward(lk_dense d, uint32_t m_count) {
         assert_int_equal(dense_forward(k, &d, m_count, x, w, used, y.got, scratch), 0);
         same(&y, k->name, "dense_forward", shape);
     }
+    check_forward_divided(&d, m_count, x, w, used, y.want);
     // Of many weights, which take the reference long, the bits alone.
     if ((uint64_t)d.k_count * d.n_count < 1 << 20) {
         check_overflow_flag(&d, m_count, x, w, used, y.got, scratch);
@@ -205,6 +310,7 @@ static void check_input_gradient(lk_dense d, uint32_t m_count) {
         assert_int_equal(dense_input_gradient(k, &d, m_count, w, dy, used, got, scratch), 0);
         same(&dx, k->name, "dense_input_gradient", shape);
     }
+    check_input_gradient_divided(&d, m_count, w, dy, used, dx.want);
     uint64_t at = draw() % d.n_count;
     dy[(uint64_t)(draw() % m_count) * d.n_count + at] = 0x1p127f;
     w[(uint64_t)(draw() % d.k_count) * d.n_count + at] = 0x1p127f;
@@ -338,6 +444,7 @@ static void test_dense_forward(void **state) {
     check_forward((lk_dense){1100, 301, true, true}, 16);  // few examples: panels go in groups,
     check_forward((lk_dense){577, 1024, true, false}, 9);  // .. whole ones and what is left
     check_forward((lk_dense){2100, 1031, true, false}, 17);  // .. more of them, of many weights
+    check_forward((lk_dense){1100, 2000, true, false}, 32);  // .. and of few panels each, divided
     check_forward((lk_dense){1, 1, true, false}, 1);
 }
 

@@ -299,6 +299,50 @@ static void masks_and_outputs_follow_fusion(void **state) {
     }
 }
 
+static uint64_t scratch_of(const lk_program *p, const lk_op *op) {
+    const lk_tensor *t = &p->tensors[op->tensor[LK_SCRATCH]];
+    return t->bytes / sizeof(float);
+}
+
+// How many ops of a model of two dense layers replicas compute together. Each has scratch for the
+// examples that it may compute.
+static uint32_t divided_ops(uint32_t units, uint32_t replicas, uint32_t batch,
+                            lk_precision precision) {
+    const lk_layer layers[] = {FLATTEN, DENSE("a", units, true), DENSE("b", 1024, true),
+                               DENSE("c", 3, false)};
+    lk_run_spec spec = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+    const lk_layout layout = {.replicas = replicas, .fuse = true};
+    lk_program p;
+    lk_error error;
+    void *tables;
+    uint32_t count = 0;
+    spec.global_batch = batch;
+    spec.model.precision = precision;
+    assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+    for (uint32_t i = 0; i < p.reduce_op; i++) {
+        const lk_op *op = &p.ops[i];
+        count += op->divided;
+        if (!op->divided) continue;
+        assert_int_equal(op->layer, 2);
+        assert_int_equal(scratch_of(&p, op),
+                         op->type->divided_floats(op, batch / replicas, replicas));
+        assert_true(scratch_of(&p, op) >= op->type->scratch_floats(op, batch / replicas));
+    }
+    free(tables);
+    return count;
+}
+
+static void many_weights_are_divided(void **state) {
+    (void)state;
+    const lk_precision f32 = LK_FLOAT32;
+    assert_int_equal(divided_ops(2048, 2, 8, f32), 2);  // forward, and the input's gradient
+    assert_int_equal(divided_ops(2047, 2, 8, f32), 0);  // they fit a core's own cache
+    assert_int_equal(divided_ops(2048, 1, 8, f32), 0);  // with whom?
+    assert_int_equal(divided_ops(2048, 4, 64, f32), 2);
+    assert_int_equal(divided_ops(2048, 4, 72, f32), 0);  // 18 a replica are work enough
+    assert_int_equal(divided_ops(2048, 2, 8, LK_MIXED_BFLOAT16), 0);
+}
+
 // --- refusals ------------------------------------------------------------------------------------
 
 static void refused(const lk_run_spec *spec, const lk_layout *layout, lk_status status,
@@ -1322,6 +1366,7 @@ int main(void) {
         cmocka_unit_test(few_channels_pool_strictly),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),
         cmocka_unit_test(masks_and_outputs_follow_fusion),
+        cmocka_unit_test(many_weights_are_divided),
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_graphs_are_refused),
         cmocka_unit_test(gradients_of_users_add_backwards),
