@@ -5,8 +5,6 @@ than others, or none, so that each computes its own.
 
    divided_test.py PROGRAM WORK_DIR
 """
-import itertools
-
 from program import Test, result
 
 # Each kernel has more than 2^21 weights.
@@ -14,9 +12,9 @@ LAYERS = [{"type": "flatten"},
           {"type": "dense", "name": "wide", "units": 2700, "activation": "relu"},
           {"type": "dense", "name": "narrow", "units": 800, "activation": "relu"},
           {"type": "dense", "name": "logits", "units": 10}]
-# Six grains a step; the third of an epoch has 14 examples, the last grain two.
+# Six grains a step; the third, which ends the epoch, has 14 examples, the last grain two.
 KEYS = {"model.layers": LAYERS, "data.train.made_up.count": 62, "global_batch": 24, "grain": 4,
-        "steps": 5}
+        "steps": 3}
 
 
 def train(t, *arguments):
@@ -29,14 +27,14 @@ def main():
     t = Test()
     t.write("divided.json", KEYS)
     golden = train(t, "--replicas", "1", "--kernels", "reference")
-    for replicas, kernel in itertools.product((2, 3, 4, 5, 6), ("portable", "auto")):
-        found = train(t, "--replicas", str(replicas), "--kernels", kernel)
+    for replicas, kernel in (("2", "portable"), ("4", "portable"), ("2", "auto"), ("3", "auto"),
+                             ("4", "auto"), ("5", "auto")):
+        found = train(t, "--replicas", replicas, "--kernels", kernel)
         t.check(found == golden, f"{replicas} replicas, {kernel}", found, golden)
-    for more in (["layout.wave_examples=4"], ["layout.guards=true"], ["layout.overlay=false"],
-                 ["layout.fuse=false"], ["layout.reduce=partials"]):
-        for replicas in ("2", "4"):
-            found = train(t, "--replicas", replicas, "--set", *more)
-            t.check(found == golden, f"{replicas} replicas, {more}", found, golden)
+    for replicas, more in (("2", "wave_examples=4"), ("4", "wave_examples=4"), ("4", "guards=true"),
+                           ("2", "overlay=false"), ("4", "fuse=false"), ("2", "reduce=partials")):
+        found = train(t, "--replicas", replicas, "--set", "layout." + more)
+        t.check(found == golden, f"{replicas} replicas, {more}", found, golden)
     for collective in ("window", "messages"):
         _, lines, _ = t.expect(
             0, "launch", "--workers", "2", "--replicas", "2", "train", "divided.json",
