@@ -299,6 +299,27 @@ static void masks_and_outputs_follow_fusion(void **state) {
     }
 }
 
+// What a loss compares with is used by the loss: no ReLU that another layer applies is taken in, and
+// its gradient has a term of each of the two.
+static void targets_are_used(void **state) {
+    (void)state;
+    const lk_layer layers[] = {FLATTEN, DENSE("a", 4, false), RELU("r"), DENSE("b", 4, false)};
+    lk_run_spec spec = spec_of(2, 2, 1, 3, LK_COUNT(layers), layers);
+    lk_program p;
+    lk_error error;
+    void *tables;
+    spec.model.loss = &lk_loss_mean_squared_error;
+    spec.model.loss_options = (lk_loss_options){.input_count = 2, .inputs = {4, 2}};
+    assert_int_equal(build(&spec, &one_replica, true, &p, &tables, &error), LK_OK);
+    assert_int_equal(p.forward_end, 4);  // load, a, r, b
+    assert_ptr_equal(p.ops[2].type, &lk_op_relu);
+    assert_false(p.ops[1].dense.relu);
+    assert_int_equal(p.ops[1].users, 2);
+    assert_int_equal(p.ops[4].tensor[LK_X], p.ops[3].tensor[LK_Y]);
+    assert_int_equal(p.ops[4].tensor[LK_X2], p.ops[1].tensor[LK_Y]);
+    free(tables);
+}
+
 static uint64_t scratch_of(const lk_program *p, const lk_op *op) {
     const lk_tensor *t = &p->tensors[op->tensor[LK_SCRATCH]];
     return t->bytes / sizeof(float);
@@ -1366,6 +1387,7 @@ int main(void) {
         cmocka_unit_test(few_channels_pool_strictly),
         cmocka_unit_test(strides_of_a_fused_pool_are_two),
         cmocka_unit_test(masks_and_outputs_follow_fusion),
+        cmocka_unit_test(targets_are_used),
         cmocka_unit_test(many_weights_are_divided),
         cmocka_unit_test(bad_models_are_refused),
         cmocka_unit_test(bad_graphs_are_refused),

@@ -60,7 +60,12 @@ def logged(t, name, keys, shown):
     t.check([key for key in found if key.startswith("test_")] ==
             ["test_examples", *("test_" + key for key in shown)], name, answer)
     t.check(value(lines, "test_loss") == "%.9g" % found["test_loss"], name, answer)
-    return config, result(lines)
+    wanted = result(lines)
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "waves", "--fresh", "--replicas", "1",
+                           "--set", "layout.wave_examples=16")
+    t.check(result(lines) == wanted, name, "by waves", *lines)
+    t.check(metrics("waves") == metrics(name), name, "by waves", metrics("waves"), metrics(name))
+    return config, wanted
 
 
 def workers(t, config, name, wanted):

@@ -1,0 +1,194 @@
+// lost_test.c - whom a worker blames for its waiting (comm/mpi/lost.c), and when: by what it is
+// told of rounds, of signs of life and of connections. Processes are real, all else is made up.
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/cluster/rendezvous.h"
+#include "comm/mpi/private.h"
+
+enum { WORLD = 4, SELF = 3, TIMEOUT = 10 };
+
+// --- what lost.c is told --------------------------------------------------------------------------
+
+struct lk_mpi_common lk_mpi;
+static bool given[WORLD];
+static uint32_t chief_missed;  // by the sign of life; LK_NONE: nobody
+static uint32_t said_lost;
+
+bool lk_mpi_has_given(uint32_t w, const lk_mpi_gift *g) {
+    (void)g;
+    return given[w];
+}
+uint32_t lk_mpi_given(lk_round round) {
+    (void)round;
+    return 1;
+}
+bool lk_rendezvous_lost(uint32_t *rank) {
+    if (chief_missed != LK_NONE) *rank = chief_missed;
+    return chief_missed != LK_NONE;
+}
+bool lk_rendezvous_speaks(void) { return false; }
+uint32_t lk_rendezvous_seconds(void) { return 0; }
+void lk_rendezvous_blame_chief(char *out, size_t bytes) { (void)out, (void)bytes; }
+void lk_rendezvous_run(void) {}
+void lk_rendezvous_last_word(void) {}
+void lk_rendezvous_say_lost(uint32_t rank) { said_lost = rank; }
+
+// --- a world ---------------------------------------------------------------------------------------
+
+static pid_t child;  // rank 1
+
+static int begin(void **state) {
+    (void)state;
+    child = fork();
+    if (child == 0) {
+        for (;;) pause();
+    }
+    lk_mpi.world = lk_mpi.host_workers = WORLD;
+    lk_mpi.rank = SELF;
+    lk_mpi.step = 7;
+    lk_mpi.options.step_timeout_seconds = TIMEOUT;
+    for (uint32_t w = 0; w < WORLD; w++) {
+        lk_mpi.peers[w] = (lk_mpi_peer){.process = w == 1 ? child : getpid(), .name = "node"};
+    }
+    lk_mpi_watch();
+    lk_mpi_seal();
+    return child < 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    kill(child, SIGKILL);
+    (void)waitpid(child, NULL, 0);
+    return 0;
+}
+
+// Before each test nobody has given anything, and all is well.
+static int clear(void **state) {
+    (void)state;
+    memset(given, 0, sizeof given);
+    given[SELF] = true;
+    chief_missed = said_lost = LK_NONE;
+    lk_mpi.leader_writes = lk_mpi.broken = false;
+    return 0;
+}
+
+static void goes_on(lk_round round, double seconds) {
+    const lk_mpi_gift g = {.round = round, .wanted = 1};
+    lk_error error = {.status = LK_OK};
+    if (lk_mpi_judge_silence(seconds, &g, &error) != LK_OK) fail_msg("%s", error.text);
+}
+
+// The waiting ends: rank `w` is to blame, and the line says `how`.
+static void ends(lk_round round, double seconds, uint32_t w, const char *how) {
+    const lk_mpi_gift g = {.round = round, .wanted = 1};
+    lk_error error = {.status = LK_OK};
+    char want[160];
+    snprintf(want, sizeof want, "rank %d: rank %u on node (process %lld) %s, noticed at step 7 in",
+             SELF, w, (long long)lk_mpi.peers[w].process, how);
+    assert_int_equal(lk_mpi_judge_silence(seconds, &g, &error), LK_RETRY);
+    if (strncmp(error.text, want, strlen(want)) != 0) fail_msg("%s\nwanted %s", error.text, want);
+}
+
+static const char silent[] = "is silent for longer than --step-timeout";
+static const char cut_off[] = "is cut off: MPI says its connection broke";
+static const char died[] = "has died";
+
+// --- tests: once the child is dead it remains so ---------------------------------------------------
+
+static void test_silence(void **state) {
+    (void)state;
+    goes_on(LK_ROUND_BOXES, TIMEOUT - 0.1);
+    ends(LK_ROUND_BOXES, TIMEOUT, 0, silent);
+    given[0] = true;
+    ends(LK_ROUND_BOXES, TIMEOUT, 1, silent);
+    given[1] = given[2] = true;
+    goes_on(LK_ROUND_BOXES, TIMEOUT);  // the last has just come
+    clear(state);
+    lk_mpi_allow(5);  // an evaluation may take longer
+    goes_on(LK_ROUND_REPORTS, TIMEOUT);
+    ends(LK_ROUND_REPORTS, TIMEOUT + 5, 0, silent);
+    ends(LK_ROUND_BOXES, TIMEOUT, 0, silent);
+}
+
+// A leader that writes may take longer than a step, but for the rounds behind its writing.
+static void test_leader_that_saves(void **state) {
+    (void)state;
+    lk_mpi.leader_writes = true;
+    goes_on(LK_ROUND_BOXES, TIMEOUT);
+    goes_on(LK_ROUND_STEP, TIMEOUT);
+    ends(LK_ROUND_SUMS, TIMEOUT, 0, silent);
+    ends(LK_ROUND_NORMS, TIMEOUT, 0, silent);
+    ends(LK_ROUND_BOXES, (double)LK_MPI_SAVE_TIMES * TIMEOUT, 0, silent);
+    given[0] = true;  // it is another that is missing
+    ends(LK_ROUND_BOXES, TIMEOUT, 1, silent);
+}
+
+static void test_broken_connection(void **state) {
+    (void)state;
+    lk_mpi.broken = true;
+    ends(LK_ROUND_BOXES, 0.1, 0, cut_off);
+    given[0] = given[1] = true;
+    ends(LK_ROUND_BOXES, 0.1, 2, cut_off);
+    given[2] = true;
+    goes_on(LK_ROUND_BOXES, 0.1);
+}
+
+static void test_sign_of_life(void **state) {
+    (void)state;
+    chief_missed = 2;
+    ends(LK_ROUND_BOXES, 0.1, 2, died);
+    assert_int_equal(said_lost, 2);
+}
+
+// A dead worker whose part has come may have given up for want of another: after a long wait it is
+// not the one to blame.
+static void test_dead_process(void **state) {
+    (void)state;
+    kill(child, SIGKILL);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    ends(LK_ROUND_BOXES, 0.1, 1, died);
+    assert_int_equal(said_lost, 1);
+    given[1] = true;
+    ends(LK_ROUND_BOXES, 0.1, 2, died);  // whom the chief missed in the test before, and has not come
+    given[2] = true;
+    ends(LK_ROUND_BOXES, 0.1, 1, died);
+    goes_on(LK_ROUND_BOXES, TIMEOUT / 2.0);
+    ends(LK_ROUND_BOXES, TIMEOUT, 0, silent);
+}
+
+// The chief knows who was missed first. Its word counts before what this host's kernel says, after
+// a long wait only of one that has not come.
+static void test_first_of_the_dead(void **state) {
+    (void)state;
+    chief_missed = 2;
+    ends(LK_ROUND_BOXES, 0.1, 2, died);
+    ends(LK_ROUND_BOXES, TIMEOUT / 2.0, 2, died);
+    given[2] = true;
+    ends(LK_ROUND_BOXES, 0.1, 2, died);
+    ends(LK_ROUND_BOXES, TIMEOUT / 2.0, 1, died);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_silence, clear),
+        cmocka_unit_test_setup(test_leader_that_saves, clear),
+        cmocka_unit_test_setup(test_broken_connection, clear),
+        cmocka_unit_test_setup(test_sign_of_life, clear),
+        cmocka_unit_test_setup(test_dead_process, clear),
+        cmocka_unit_test_setup(test_first_of_the_dead, clear),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
