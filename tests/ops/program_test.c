@@ -299,8 +299,8 @@ static void masks_and_outputs_follow_fusion(void **state) {
     }
 }
 
-// What a loss compares with is used by the loss: no ReLU that another layer applies is taken in, and
-// its gradient has a term of each of the two.
+// What a loss compares with is used by the loss: no ReLU that another layer applies is taken in,
+// and its gradient has a term of each of the two.
 static void targets_are_used(void **state) {
     (void)state;
     const lk_layer layers[] = {FLATTEN, DENSE("a", 4, false), RELU("r"), DENSE("b", 4, false)};
