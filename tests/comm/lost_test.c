@@ -19,7 +19,7 @@
 
 enum { WORLD = 4, SELF = 3, TIMEOUT = 10 };
 
-// --- what lost.c is told --------------------------------------------------------------------------
+// --- what lost.c is told -------------------------------------------------------------------------
 
 struct lk_mpi_common lk_mpi;
 static bool given[WORLD];
@@ -45,7 +45,7 @@ void lk_rendezvous_run(void) {}
 void lk_rendezvous_last_word(void) {}
 void lk_rendezvous_say_lost(uint32_t rank) { said_lost = rank; }
 
-// --- a world ---------------------------------------------------------------------------------------
+// --- a world -------------------------------------------------------------------------------------
 
 static pid_t child;  // rank 1
 
@@ -105,7 +105,7 @@ static const char silent[] = "is silent for longer than --step-timeout";
 static const char cut_off[] = "is cut off: MPI says its connection broke";
 static const char died[] = "has died";
 
-// --- tests: once the child is dead it remains so ---------------------------------------------------
+// --- tests: once the child is dead it remains so -------------------------------------------------
 
 static void test_silence(void **state) {
     (void)state;
@@ -162,7 +162,7 @@ static void test_dead_process(void **state) {
     ends(LK_ROUND_BOXES, 0.1, 1, died);
     assert_int_equal(said_lost, 1);
     given[1] = true;
-    ends(LK_ROUND_BOXES, 0.1, 2, died);  // whom the chief missed in the test before, and has not come
+    ends(LK_ROUND_BOXES, 0.1, 2, died);  // whom the chief missed, in the test before
     given[2] = true;
     ends(LK_ROUND_BOXES, 0.1, 1, died);
     goes_on(LK_ROUND_BOXES, TIMEOUT / 2.0);

@@ -917,6 +917,7 @@ static bool change(uint32_t i, lk_run_spec *s, lk_layer layers[2]) {
     case 26: l->frozen = true; return true;
     case 27: m->fast_precision = LK_FAST_FP16; return true;
     case 28: m->fast_precision = LK_FAST_FP16, m->loss_scale.replays = 1; return true;
+    case 29: m->input_type = LK_INPUT_F32; return true;
     default: return false;
     }
 }
@@ -938,7 +939,7 @@ static void every_field_is_in_the_identity(void **state) {
             fail_msg("changes %u and %u give one identity", i, count);
         }
     }
-    assert_int_equal(count, 11 + 29 + 1);
+    assert_int_equal(count, 11 + 30 + 1);
 }
 
 // The inputs that a loss has anyway change nothing where they are said.

@@ -10,7 +10,7 @@ import os
 import shutil
 import struct
 
-from program import Test, log_of, result, value
+from program import SMALL, Test, log_of, result, value
 
 # The scale begins where every step overflows, and grows until one does again.
 SCALE = {"initial": 2 ** 24, "growth_steps": 3}
@@ -216,6 +216,19 @@ def hidden(t, *kernels):
         t.check("step 0: hides is not finite" in error, "hidden", who, error)
 
 
+def unscaled(t):
+    """Where all layers are in fp32 the loss is scaled, too: by powers of two, which change no bit."""
+    found = []
+    layers = [layer if layer["type"] == "flatten" else {**layer, "dtype": "float32"}
+              for layer in SMALL["model"]["layers"]]
+    for initial in (1, 2 ** 15):
+        config = t.write("wide.json", {"steps": 5, "precision": "mixed_float16", "model.layers":
+                                       layers, "loss_scale": {"type": "static",
+                                                              "initial": initial}})
+        found.append(result(t.expect(0, "train", config, "--run-dir", "wide", "--fresh")[1])[0])
+    t.check(found[0] == found[1], "a scale in fp32", found)
+
+
 def refusals(t):
     for code, text, *more in (
             (78, "a loss is scaled in precision \"mixed_float16\", and in arithmetic", "--set",
@@ -249,6 +262,7 @@ def main():
     norms(t)
     odd(t, "reference", "auto")
     hidden(t, "reference", "auto")
+    unscaled(t)
     ends(t)
     refusals(t)
     t.finish()
