@@ -114,6 +114,8 @@ def layouts(t, wanted):
     equal_training(t, ways)
     for precise in MIXED:
         equal_training(t, ways, *[word for key in precise for word in ("--set", key)])
+    # So many examples are several blocks of one replica (LK_MIXED_FLOATS).
+    equal_training(t, ways[:2], "--set", "global_batch=128", "--set", *MIXED[0])
     lines = t.expect(0, "launch", "--workers", "2", "--replicas", "1", "train", "c.json",
                      "--run-dir", "workers", "--fresh")[1]
     t.check(any(wanted["digest"] in line for line in lines), "the same weights", lines)

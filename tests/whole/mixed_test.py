@@ -217,7 +217,7 @@ def hidden(t, *kernels):
 
 
 def unscaled(t):
-    """Where all layers are in fp32 the loss is scaled, too: by powers of two, which change no bit."""
+    """Where all layers are in fp32 the loss is scaled, too: powers of two, which change no bit."""
     found = []
     layers = [layer if layer["type"] == "flatten" else {**layer, "dtype": "float32"}
               for layer in SMALL["model"]["layers"]]
