@@ -101,7 +101,6 @@ static float grain_of(const lk_batch_norm *n, const lk_grain_view *g, uint32_t k
     slice_start(&s, 0.0f);
     for (uint32_t m = 0; m < g->examples; m++) {
         if (m > 0 && (whole == 0 || m % whole == 0)) slice_cut(&s);
-        if (whole > 0) s.terms = 0;
         for (uint32_t c = 0; c < cells; c++) {
             const uint64_t cell = (uint64_t)m * cells + c, at = cell * n->channels + k;
             slice_term(&s, of_gamma ? normal(g->x[at], kept + 2 * cell) : 1.0f, g->dy[at]);

@@ -287,7 +287,6 @@ static bool absorb(const lk_builder *b, lk_op *op, const lk_op *next) {
 // --- differentiation -----------------------------------------------------------------------------
 
 static lk_status observe_batch_normalization(lk_builder *b, uint32_t of) {
-    if (b->program->ops[of].norm.frozen) return LK_OK;
     lk_build_state_sums(b, &lk_op_batch_normalization_statistics, of, 2);
     return LK_OK;
 }

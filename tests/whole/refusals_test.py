@@ -89,6 +89,8 @@ CASES = {
     "a batch for no machine": ({"global_batch": 1073741824, "grain": 4096,
                                 DENSE + ".units": 16777216}, [], []),
     "groups that do not divide": ({"model.layers.0.groups": 3}, [], []),
+    "groups that divide the input alone": ({"model.layers.1": {
+        "type": "conv2d", "name": "other", "filters": 3, "kernel_size": 3, "groups": 2}}, [], []),
     "a window that skips cells, spread out": ({"model.layers.0.dilation_rate": [1, 2],
                                                "model.layers.0.strides": 2}, [], []),
     "a window spread out of the image": ({"model.layers.0.dilation_rate": 9,
