@@ -426,8 +426,9 @@ struct lk_op_type {
     // Not NULL: there are kernels that take lk_lane.half, with so much scratch. Of
     // LK_SCOPE_GRAINS: all do; otherwise those that say so in their table.
     uint64_t (*half_floats)(const lk_op *op, uint32_t examples);
-    // Not NULL: there are kernels that take lk_lane.all (those that say so in their table), with so
-    // much scratch where each replica has so many examples. 0: each computes its own.
+    // Not NULL: there are kernels that take lk_lane.all (those that say so in their table). The
+    // scratch that they want where each replica has up to `examples` examples, in floats; 0: the op
+    // is not divided then.
     uint64_t (*divided_floats)(const lk_op *op, uint32_t examples, uint32_t replicas);
 };
 

@@ -107,7 +107,8 @@ static void dense_rows(const lk_lane *lane, lk_role role, const void *own, uint6
     }
 }
 
-// Its part of `all` units or inputs, in pieces of `piece`: all of them, or as many as other lanes'.
+// The units or inputs that a lane computes of `all`: all of them where it is alone; otherwise whole
+// pieces of `piece`, about as many as any other lane.
 typedef struct dense_part {
     uint32_t first, end;
 } dense_part;

@@ -10,7 +10,7 @@
 //   V_LANES             16 (AVX-512), 8 (AVX2), 4 (NEON; portable: SSE2, or the compiler's vectors)
 //   V_REGISTERS         vector registers to plan a tile for
 //   V_FACTORS           1: a factor of many products is broadcast by its load; V_LANES: a product
-//                       takes its factor from any lane, so that so many are loaded at once
+//                       takes its factor from any lane of a vector that was loaded whole
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_FORGET(p)         an address that the compiler shall not know to be near another
 //   v_fetch_to_write(p) asks for a line that is about to be written: taking one back from another

@@ -52,8 +52,8 @@ typedef struct lk_blas {
     struct lk_blas_plan *plans;
     uint32_t plan_count, plan_max;
     lk_fast_precision precision;
-    void *workspace;           // on the device, one for each of two streams that are under way at
-    uint64_t workspace_bytes;  // once, of so many bytes each
+    void *workspace;           // on the device: (2, workspace_bytes), for two streams
+    uint64_t workspace_bytes;  // of one stream
     uint32_t version;  // 130100 is 13.1.0
     bool sealed;
     lk_error error;  // the first failure: streams only know that there was one
@@ -61,7 +61,7 @@ typedef struct lk_blas {
 
 uint64_t lk_blas_bytes(uint32_t plan_max);
 
-// `tables` is of the host, `workspace` of the current device: twice so many bytes, for two streams.
+// `tables` is of the host, `workspace` of the current device: 2 * workspace_bytes bytes.
 // LK_UNAVAILABLE where there is no cuBLAS of the version this was built for.
 lk_status lk_blas_open(lk_blas *b, lk_fast_precision precision, uint32_t plan_max, void *tables,
                        void *workspace, uint64_t workspace_bytes, lk_error *error);

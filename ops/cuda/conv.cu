@@ -139,7 +139,7 @@ typedef struct routed_cut {
     uint32_t wide;  // columns of a warp
 } routed_cut;
 
-// Blocks for each part, of threads that have so many rows.
+// Blocks for each part, where a thread has `of_thread` rows.
 static uint32_t routed_row_groups(uint32_t rows, uint32_t of_thread, uint32_t wide) {
     const uint32_t of_block = of_thread * (ROUTED_LANES / wide);
     return (rows + of_block - 1) / of_block;

@@ -364,7 +364,7 @@ static lk_status device_scratch(lk_builder *b) {
     return LK_OK;
 }
 
-// And whether the op is divided.
+// Sets op->divided, too.
 static uint64_t scratch_floats(const lk_program *p, lk_op *op) {
     const uint32_t some = p->microbatch_examples, replicas = p->layout.replicas;
     const uint64_t uses = (uint64_t)some * p->uses_max;
