@@ -33,7 +33,7 @@ static bool is_watchable(uint32_t w) {
 
 enum { ALARM_RINGS = 8 };
 static const double RING_SECONDS_WATCHING = 0.25;
-static bool look_for_dead(void);
+static bool look_for_dead(void), is_at_fault(uint32_t w);
 
 static const char is_stopped[] = "is stopped", has_died[] = "has died";
 
@@ -137,7 +137,8 @@ static void ring_soon(void) {
 _Noreturn static void end_start_without_dead(void) {
     char line[400];
     uint32_t w = 0;
-    while (w + 1 < lk_mpi.world && !is_dead[w]) w++;
+    while (w + 1 < lk_mpi.world && !is_at_fault(w)) w++;
+    lk_mpi_say_lost(w);
     lk_rendezvous_last_word();
     size_t n = lk_format(line, sizeof line,
                          "lockstep: rank %u: rank %u on %s (process %lld) has died during "
@@ -230,6 +231,7 @@ static const char *phase_name(lk_round round) {
 }
 
 static lk_status lost(uint32_t w, const char *how, lk_round round, lk_error *error) {
+    if (strcmp(how, has_died) == 0) lk_mpi_say_lost(w);
     if (!sealed) {
         alarm(0);
         lk_mpi_let_rendezvous_speak();
@@ -253,26 +255,39 @@ static uint32_t first_missing(const lk_mpi_gift *g) {
     return w < lk_mpi.world ? w : LK_NONE;
 }
 
+// Worker w has died, and so has the one for whose death it has ended.
+static void mark_dead(uint32_t w) {
+    for (; w != LK_NONE && w != lk_mpi.rank && !is_dead[w]; w = lk_mpi_said_lost(w)) {
+        any_dead = is_dead[w] = true;
+    }
+}
+
 // Marks those who have died. Is there one?
 static bool look_for_dead(void) {
     uint32_t gone;
-    if (lk_rendezvous_lost(&gone)) any_dead = is_dead[gone] = true;
+    if (lk_rendezvous_lost(&gone)) mark_dead(gone);
     if (watched_count == 0 || poll(watched, watched_count, 0) <= 0) return any_dead;
     for (uint32_t i = 0; i < watched_count; i++) {
-        if (watched[i].revents & POLLIN) any_dead = is_dead[watched_rank[i]] = true;
+        if (watched[i].revents & POLLIN) mark_dead(watched_rank[i]);
     }
     return any_dead;
 }
 
+// Has worker w died, and not for want of another that has?
+static bool is_at_fault(uint32_t w) {
+    const uint32_t other = lk_mpi_said_lost(w);
+    return is_dead[w] && (other == LK_NONE || other == lk_mpi.rank);
+}
+
 // Who of the dead is to blame: the one that the chief missed before all others, or that those who
 // gave up have named; otherwise a dead worker whose part of this round has not come. A dead worker
-// whose part has come may itself have given up, because it missed another, as this worker is about
-// to. So it is not blamed after a long wait; after a short one it has died later in the step.
+// whose part has come may itself have given up on a silent one, as this worker is about to. So it
+// is not blamed after a long wait; after a short one it has died later in the step.
 static uint32_t dead_to_blame(bool for_long, uint32_t missing, const lk_mpi_gift *g) {
     uint32_t first = LK_NONE;
     if (lk_rendezvous_lost(&first) && (!for_long || !lk_mpi_has_given(first, g))) return first;
     for (uint32_t w = 0; w < lk_mpi.world; w++) {
-        if (!is_dead[w]) continue;
+        if (!is_at_fault(w)) continue;
         if (first == LK_NONE) first = w;
         if (missing != LK_NONE && !lk_mpi_has_given(w, g)) return w;
     }

@@ -117,6 +117,12 @@ uint32_t lk_mpi_given(lk_round round);
 // Until worker w gives something, or a short while.
 void lk_mpi_sleep_on(uint32_t w, const lk_mpi_gift *g);
 
+// This worker ends for the death of worker w, and whoever sees its own end reads so. Safe in a
+// signal handler.
+void lk_mpi_say_lost(uint32_t w);
+// For whose death worker w has ended; LK_NONE: for nobody's, or no window tells.
+uint32_t lk_mpi_said_lost(uint32_t w);
+
 // --- message.c -----------------------------------------------------------------------------
 
 // What the requests between two workers carry. Reports have two places, so two of each; boxes and

@@ -24,6 +24,7 @@ typedef struct control {
     double given_at[LK_MPI_ROUNDS];              // when the last was, by the clock of this host
     _Alignas(64) uint32_t round;
     _Alignas(64) uint32_t sleepers;
+    uint32_t gave_up_for;  // 1 + the rank for whose death its worker has ended; 0: none
     _Alignas(64) lk_report reports[2];
 } control;
 
@@ -105,6 +106,17 @@ void lk_mpi_sleep_on(uint32_t w, const lk_mpi_gift *g) {
     uint32_t round = __atomic_load_n(&c->round, __ATOMIC_SEQ_CST);
     if (!lk_mpi_has_come(w, g)) syscall(SYS_futex, &c->round, FUTEX_WAIT, round, &while_, NULL, 0);
     __atomic_sub_fetch(&c->sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+void lk_mpi_say_lost(uint32_t w) {
+    control *own = controls[lk_mpi.rank];
+    if (own) __atomic_store_n(&own->gave_up_for, 1 + w, __ATOMIC_RELEASE);
+}
+
+uint32_t lk_mpi_said_lost(uint32_t w) {
+    const control *c = controls[w];
+    const uint32_t said = c ? __atomic_load_n(&c->gave_up_for, __ATOMIC_ACQUIRE) : 0;
+    return said ? said - 1 : LK_NONE;
 }
 
 double lk_mpi_last_given(lk_round round) {

@@ -25,6 +25,7 @@ struct lk_mpi_common lk_mpi;
 static bool given[WORLD];
 static uint32_t chief_missed;  // by the sign of life; LK_NONE: nobody
 static uint32_t said_lost;
+static uint32_t gave_up_for[WORLD];  // LK_NONE: for nobody
 
 bool lk_mpi_has_given(uint32_t w, const lk_mpi_gift *g) {
     (void)g;
@@ -34,6 +35,8 @@ uint32_t lk_mpi_given(lk_round round) {
     (void)round;
     return 1;
 }
+void lk_mpi_say_lost(uint32_t w) { gave_up_for[SELF] = w; }
+uint32_t lk_mpi_said_lost(uint32_t w) { return gave_up_for[w]; }
 bool lk_rendezvous_lost(uint32_t *rank) {
     if (chief_missed != LK_NONE) *rank = chief_missed;
     return chief_missed != LK_NONE;
@@ -81,6 +84,7 @@ static int clear(void **state) {
     memset(given, 0, sizeof given);
     given[SELF] = true;
     chief_missed = said_lost = LK_NONE;
+    for (uint32_t w = 0; w < WORLD; w++) gave_up_for[w] = LK_NONE;
     lk_mpi.leader_writes = lk_mpi.broken = false;
     return 0;
 }
@@ -146,6 +150,20 @@ static void test_broken_connection(void **state) {
     goes_on(LK_ROUND_BOXES, 0.1);
 }
 
+// One that ended for another's death is not to blame, and that other is dead, too; unless it is
+// this worker, which lives.
+static void test_ended_for_another(void **state) {
+    (void)state;
+    kill(child, SIGKILL);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    gave_up_for[1] = 2;
+    ends(LK_ROUND_BOXES, 0.1, 2, died);
+    assert_int_equal(gave_up_for[SELF], 2);
+    gave_up_for[1] = SELF;
+    ends(LK_ROUND_BOXES, 0.1, 1, died);
+}
+
 static void test_sign_of_life(void **state) {
     (void)state;
     chief_missed = 2;
@@ -157,13 +175,10 @@ static void test_sign_of_life(void **state) {
 // not the one to blame.
 static void test_dead_process(void **state) {
     (void)state;
-    kill(child, SIGKILL);
-    siginfo_t info;
-    assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
     ends(LK_ROUND_BOXES, 0.1, 1, died);
     assert_int_equal(said_lost, 1);
     given[1] = true;
-    ends(LK_ROUND_BOXES, 0.1, 2, died);  // whom the chief missed, in the test before
+    ends(LK_ROUND_BOXES, 0.1, 2, died);  // as the tests before have said
     given[2] = true;
     ends(LK_ROUND_BOXES, 0.1, 1, died);
     goes_on(LK_ROUND_BOXES, TIMEOUT / 2.0);
@@ -187,6 +202,7 @@ int main(void) {
         cmocka_unit_test_setup(test_silence, clear),
         cmocka_unit_test_setup(test_leader_that_saves, clear),
         cmocka_unit_test_setup(test_broken_connection, clear),
+        cmocka_unit_test_setup(test_ended_for_another, clear),
         cmocka_unit_test_setup(test_sign_of_life, clear),
         cmocka_unit_test_setup(test_dead_process, clear),
         cmocka_unit_test_setup(test_first_of_the_dead, clear),
