@@ -1,14 +1,19 @@
 // flop.c - the sum of flop.h over the ops of a program, as their descriptors count them.
 #include "apps/run/flop.h"
 
+lk_step_flop lk_op_flop_of(const lk_op *op, uint64_t examples) {
+    if (!op->type->flop) return (lk_step_flop){0, 0};
+    const lk_flop one = op->type->flop(op);
+    const double times = (double)examples * lk_op_uses(op);
+    return (lk_step_flop){(double)one.framework * times, (double)one.routed * times};
+}
+
 static lk_step_flop flop_of_program(const lk_program *p) {
     lk_step_flop sum = {0, 0};
     for (uint32_t i = 0; i < p->op_count; i++) {
-        if (!p->ops[i].type->flop) continue;
-        lk_flop one = p->ops[i].type->flop(&p->ops[i]);
-        const double times = (double)p->spec->global_batch * lk_op_uses(&p->ops[i]);
-        sum.framework += (double)one.framework * times;
-        sum.routed += (double)one.routed * times;
+        const lk_step_flop one = lk_op_flop_of(&p->ops[i], p->spec->global_batch);
+        sum.framework += one.framework;
+        sum.routed += one.routed;
     }
     return sum;
 }

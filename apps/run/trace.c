@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "apps/run/flop.h"
 #include "apps/run/run.h"
 #include "comm/threads/clock.h"
 #include "io/text.h"
@@ -243,23 +244,36 @@ __attribute__((format(printf, 2, 3))) static void put(output *o, const char *for
 // A span of microseconds, to the nanosecond; its ends, and not its length, are rounded, so that
 // those that follow on each other still do.
 static void put_span(output *o, const char *name, const char *kind, uint32_t lane, double begin,
-                     double end, uint64_t step) {
+                     double end, uint64_t step, const char *more) {
     const ull from = (ull)(1e9 * (begin - o->zero) + 0.5), to = (ull)(1e9 * (end - o->zero) + 0.5);
     const ull length = to > from ? to - from : 0;
     put(o,
         ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%llu.%03llu,"
-        "\"dur\":%llu.%03llu,\"args\":{\"step\":%llu}}",
+        "\"dur\":%llu.%03llu,\"args\":{\"step\":%llu%s}}",
         name, kind, o->trace->run->workers.rank, lane, from / 1000, from % 1000, length / 1000,
-        length % 1000, (ull)step + 1);
+        length % 1000, (ull)step + 1, more);
+}
+
+// The operations of an op, where they are counted, as "routed" of flop.h. A weight gradient of
+// operands is computed with the update, and not by its op.
+static double flop_of(const lk_program *p, uint32_t what, uint64_t examples) {
+    if (what >= p->op_count) return 0;
+    const uint32_t param = p->ops[what].param[0];
+    const bool later = param != LK_NONE && p->params[param].gradient_op == what &&
+                       p->params[param].mode == LK_REDUCE_OPERANDS;
+    return later ? 0 : lk_op_flop_of(&p->ops[what], examples).routed;
 }
 
 static void put_record(output *o, uint32_t lane, double begin, const lk_trace_record *r,
-                       const lk_trace_step *of) {
-    char name[LK_TRACE_NAME_BYTES], escaped[2 * LK_TRACE_NAME_BYTES];
+                       const lk_trace_step *of, uint64_t examples) {
+    char name[LK_TRACE_NAME_BYTES], escaped[2 * LK_TRACE_NAME_BYTES], flop[40] = "";
     const char *phase;
-    lk_trace_name(of->program, r->what, name, &phase);
+    const lk_program *p = of->program;
+    lk_trace_name(p, r->what, name, &phase);
     lk_text_escape(escaped, sizeof escaped, name, strlen(name));
-    put_span(o, escaped, phase, lane, begin, r->end, of->step);
+    const double count = flop_of(p, r->what, examples);
+    if (count > 0) snprintf(flop, sizeof flop, ",\"flop\":%.0f", count);
+    put_span(o, escaped, phase, lane, begin, r->end, of->step, flop);
 }
 
 static void put_names(output *o) {
@@ -283,14 +297,16 @@ static void put_names(output *o) {
 static void put_step(output *o, uint32_t number) {
     const lk_trace *t = o->trace;
     const lk_trace_step *s = &t->steps[number];
-    put_span(o, "step", "step", 0, s->begin, s->end, s->step);
+    put_span(o, "step", "step", 0, s->begin, s->end, s->step, "");
     for (uint32_t i = 0; i < t->lane_count; i++) {
         const lk_trace_lane *lane = &t->lanes[i];
         const uint64_t *first = &t->first[(uint64_t)number * t->lane_count + i];
         const uint64_t end = records_end(t, number, i);
+        lk_microbatches w = lk_step_microbatches(s->program, i, s->step);
         double begin = s->begin;
         for (uint64_t at = *first; at < end; at++) {
-            put_record(o, i + 1, begin, &lane->records[at], s);
+            if (lane->records[at].what == 0) (void)lk_next_microbatch(&w);
+            put_record(o, i + 1, begin, &lane->records[at], s, w.microbatch.examples);
             begin = lane->records[at].end;
         }
     }

@@ -48,6 +48,30 @@ def lanes_of(t, path, rank, steps, replicas, names):
     return out
 
 
+# Floating-point operations for an example, a gradient that comes through the pool from one pixel
+# of four.
+DENSE, LOGITS, CONV = 2 * 100 * 16, 2 * 16 * 10, 2 * 9 * 4 * 100
+EACH = {"dense dense": DENSE, "dense_input_gradient dense": DENSE,
+        "dense_weight_gradient dense": DENSE, "dense logits": LOGITS,
+        "dense_input_gradient logits": LOGITS, "dense_weight_gradient logits": LOGITS,
+        "conv2d+pool": CONV, "conv2d+pool_weight_gradient": CONV // 4}
+
+
+def check_flop(t, path, each):
+    """What the ops of a step do together is said of them, and of no other."""
+    steps = {}
+    for e in load(path)["traceEvents"]:
+        if e["ph"] == "X" and "flop" in e["args"]:
+            name = e["name"].split()[0] if e["name"].startswith("conv2d") else e["name"]
+            of = steps.setdefault(e["args"]["step"], {})
+            of[name] = of.get(name, 0) + e["args"]["flop"]
+    t.check(steps, path + ": operations are counted")
+    for step, found in steps.items():
+        examples = 232 if step % 4 == 0 else 256
+        t.check(found == {name: flop * examples for name, flop in each.items()},
+                path + ": operations", step, found)
+
+
 def alone(t):
     config = t.write("alone.json", {"steps": 40, "checkpoint.every_steps": 5,
                                     "model.layers.0.name": "a \"conv\" <b>\\"})
@@ -65,6 +89,7 @@ def alone(t):
                     "ops and their layers", ops)
             t.check([e[0] for e in lane if e[1] == "lap"] ==
                     ["computing", "waiting", "updating", "waiting"], "laps", lane)
+    check_flop(t, "a \"trace\".json", EACH)
     # Microbatches, replicas without a grain, one step.
     _, small, _ = t.expect(0, "train", config, "--run-dir", "small", "--replicas", "5", "--set",
                            "layout.wave_examples=16", "--trace", "small.json", "--set",
@@ -73,6 +98,11 @@ def alone(t):
     lanes = lanes_of(t, "small.json", 0, [4], 5, range(5))
     loads = [sum(e[0] == "load" for e in lane) for lane in lanes[4].values()]
     t.check(sum(loads) == 15, "each grain of the short step once", loads)
+    check_flop(t, "small.json", EACH)
+    t.expect(0, "train", config, "--run-dir", "owned", "--replicas", "3", "--trace", "owned.json",
+             "--set", "layout.reduce=operands")
+    check_flop(t, "owned.json", {name: EACH[name] for name in EACH if not any(
+        name.startswith("dense_weight_gradient " + layer) for layer in ("dense", "logits"))})
     # A run that ends before all of them, and one that ends before the first.
     t.expect(0, "train", config, "--run-dir", "early", "--trace", "early.json", "--replicas", "1",
              "--set", "steps=13")
