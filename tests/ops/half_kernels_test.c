@@ -212,6 +212,23 @@ static lk_conv2d draw_conv(void) {
     return c;
 }
 
+static void try_pool(const lk_conv2d *c, const lk_half *half, uint32_t m, const operand *x,
+                     float *w, float *bias) {
+    trial t = {.op = {.type = &lk_op_conv2d_pool, .conv = *c},
+               .half = *half,
+               .lane = {.examples = m, .param = {w, bias}},
+               .count = m * lk_conv2d_pooled_floats(c),
+               .pools = true};
+    t.op.floats = lk_conv2d_pooled_floats(c);
+    t.lane.at[LK_X] = of(x);
+    t.wide = guarded_take(m * lk_conv2d_out_floats(c) * sizeof(float), 0);
+    t.winners = guarded_take(t.count, 0);
+    (void)conv2d_forward(judge, c, m, x->wide, w, bias, t.wide, NULL);
+    if (t.count > 0) try_all(&t, LK_Y);
+    free(t.wide);
+    free(t.winners);
+}
+
 static void test_conv2d_pool(void **state) {
     (void)state;
     for (unsigned i = 0; i < rounds; i++) {
@@ -223,20 +240,29 @@ static void test_conv2d_pool(void **state) {
             operand_of(m * lk_conv2d_in_floats(&c), dtype, draw(4) > 0, large, draw(2) > 0);
         const operand w = operand_of(lk_conv2d_weight_floats(&c), dtype, false, large, false);
         const operand bias = operand_of(c.out_c, dtype, false, large, false);
-        trial t = {.op = {.type = &lk_op_conv2d_pool, .conv = c},
-                   .half = draw_half(dtype, x.half, false),
-                   .lane = {.examples = m, .param = {w.wide, draw(2) ? bias.wide : NULL}},
-                   .count = m * lk_conv2d_pooled_floats(&c),
-                   .pools = true};
-        t.op.floats = lk_conv2d_pooled_floats(&c);
-        t.lane.at[LK_X] = of(&x);
-        t.wide = guarded_take(m * lk_conv2d_out_floats(&c) * sizeof(float), 0);
-        t.winners = guarded_take(t.count, 0);
-        (void)conv2d_forward(judge, &c, m, x.wide, w.wide, t.lane.param[1], t.wide, NULL);
-        if (t.count > 0) try_all(&t, LK_Y);
-        free(t.wide);
-        free(t.winners);
+        const lk_half half = draw_half(dtype, x.half, false);
+        try_pool(&c, &half, m, &x, w.wide, draw(2) ? bias.wide : NULL);
         release(&x), release(&w), release(&bias);
+    }
+}
+
+// A sum that is too large for 16 bits is noticed where it is a pool's loser, too.
+static void test_conv2d_pool_of_a_large_loser(void **state) {
+    (void)state;
+    for (uint32_t kernel = 1; kernel <= 5; kernel++) {
+        const uint32_t side = kernel + 3, floats = side * side;
+        const lk_conv2d c = {.in_h = side, .in_w = side, .in_c = 1, .out_c = 33, .out_h = 4,
+                             .out_w = 4, .kernel_h = kernel, .kernel_w = kernel, .stride_h = 1,
+                             .stride_w = 1};
+        for (uint32_t at = 0; at < floats; at++) {
+            const operand x = operand_of(floats, LK_F16, false, false, false);
+            const operand w = operand_of(lk_conv2d_weight_floats(&c), LK_F16, false, false, false);
+            const lk_half half = draw_half(LK_F16, false, false);
+            w.wide[lk_conv2d_weight_floats(&c) / 2] = -64.0f;
+            x.wide[at] = 1200.0f;
+            try_pool(&c, &half, 1, &x, w.wide, NULL);
+            release(&x), release(&w);
+        }
     }
 }
 
@@ -332,6 +358,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_dense_input_gradient),
         cmocka_unit_test(test_conv2d_pool),
+        cmocka_unit_test(test_conv2d_pool_of_a_large_loser),
         cmocka_unit_test(test_weight_gradients),
         cmocka_unit_test(test_bias_gradients),
     };
