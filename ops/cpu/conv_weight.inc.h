@@ -5,7 +5,9 @@
 // slice pass through registers a tile at a time, and whole parts are joined on the stack of nodes.
 // Three ways to add up one slice, by the lanes of a vector:
 //
-//   whole gradients   lanes are output channels, a few taps at once; pixels are broadcast
+//   whole gradients   lanes are output channels, a few taps at once; pixels are broadcast. Where
+//                     there are many input channels, cells that see padding are left out, and the
+//                     example is read where it lies
 //   pooled, wide;     lanes are taps: pixels that a cell saw are consecutive in memory, and its
 //   whole, thin       gradient is broadcast. Pooled, the three losers of a tile cost nothing;
 //                     whole, for few output channels, which would not fill the lanes
@@ -20,6 +22,7 @@ enum {
     BLOCK_TILES_MIN = 16,
     BLOCK_CELLS_MAX = BLOCK_FLOATS / (1 + V_LANES),
     PACKED_TAPS_MIN = 48,                  // of a part that passes over a block often enough
+    APART_CHANNELS_MIN = 32,               // of an input of which each place is a run of its own
     INK_ROWS = 64,                         // of an image whose blank parts are looked for
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
     PICK_HALF = V_HALF,                    // pixels of each of the two rows of the third way
@@ -29,11 +32,14 @@ enum {
 
 // The cells of a block of tiles, in the order of their sums.
 typedef struct rows_block {
-    uint32_t t0, t1, count;
+    uint32_t t0, t1, count, seen;
+    struct {
+        uint32_t y, x;        // the first pixel of its window, in the padded image
+        uint32_t from, dy;    // floats to the gradients: from the example's first, from rows_dy()
+    } cell[BLOCK_CELLS_MAX];
     struct {
         uint32_t pixel, dy;   // floats from a tap to what it sees; from rows_dy() to the gradients
-        uint32_t from;        // .. from the example's first
-    } cell[BLOCK_CELLS_MAX];
+    } see[BLOCK_CELLS_MAX];   // those that have terms: `seen` of them
     _Alignas(64) float packed[BLOCK_FLOATS];
 } rows_block;
 
@@ -41,7 +47,8 @@ typedef struct rows_block {
 typedef struct part {
     const lk_conv2d *c;
     bool pooled;
-    float *image;               // of the example under way
+    float *room;                // for an image
+    const float *image;         // of the example under way
     const float *dy;            // of the example under way
     const uint8_t *argmax;
     const lk_half *half;        // not NULL: what has 16 bits
@@ -57,6 +64,7 @@ typedef struct part {
     void (*add)(const struct part *p, uint32_t t0, uint32_t t1);
     rows_block *block;          // first way
     bool needs_image, needs_ink;
+    bool unpadded;              // the image is the example alone
     uint64_t ink[INK_ROWS];     // inked_columns() of each row of the image
 } part;
 
@@ -93,6 +101,12 @@ static uint64_t ink_of_rows(const part *p, uint64_t row, uint64_t count) {
     return ink;
 }
 
+static void part_image(part *p, const lk_half *half, const float *x, uint64_t at) {
+    p->image = p->unpadded && !half ? x + at : p->room;
+    if (!p->unpadded) image_load_at(p->c, half, x, at, p->room);
+    else if (half) copy_values(half, lk_conv2d_in_floats(p->c), x, at, p->room);
+}
+
 static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
     const lk_conv2d *c = p->c;
     uint32_t base = p->stack.count, tiles = lk_conv2d_terms(c) / 4;
@@ -107,9 +121,7 @@ static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
             copy_values(p->half, dy, g->dy, m * dy, p->wide);
         }
         p->argmax = p->pooled ? g->argmax + m * dy : NULL;
-        if (p->needs_image) {
-            image_load_at(c, x_half, g->x, m * lk_conv2d_in_floats(c), p->image);
-        }
+        if (p->needs_image) part_image(p, x_half, g->x, m * lk_conv2d_in_floats(c));
         if (p->needs_ink) part_ink(p);
         if (m > 0 && (examples == 0 || m % examples == 0)) part_cut(p, &slices);
         for (uint32_t t = 0; t < tiles; t += slice_tiles) {
@@ -211,19 +223,18 @@ static const float *rows_dy(const part *p) {
 
 static void rows_find_cells(const part *p, uint32_t t0, uint32_t t1) {
     const lk_conv2d *c = p->c;
-    const uint32_t column = c->in_c * c->stride_w, wide = (uint32_t)tiles_w(c);
-    const uint32_t row = (uint32_t)lk_conv_image_w(c) * c->in_c * c->stride_h;
+    const uint32_t wide = (uint32_t)tiles_w(c);
     const uint32_t packed = rows_packs(p) ? p->vectors * V_LANES : 0;
     rows_block *b = p->block;
     uint32_t n = 0, y = t0 / wide * 2, x = t0 % wide * 2;
-    if (b->t0 == t0 && b->t1 == t1) return;
     for (uint32_t t = t0; t < t1; t++) {
         // Of an odd last column or row, half the cells exist.
         const uint32_t right = LK_MIN(x + 2, c->out_w), below = LK_MIN(y + 2, c->out_h);
         for (uint32_t i = y; i < below; i++) {
             for (uint32_t j = x; j < right; j++, n++) {
                 const uint32_t from = (i * c->out_w + j) * c->out_c;
-                b->cell[n].pixel = i * row + j * column;
+                b->cell[n].y = i * c->stride_h;
+                b->cell[n].x = j * c->stride_w;
                 b->cell[n].from = from;
                 b->cell[n].dy = packed ? n * packed : from;
             }
@@ -234,6 +245,31 @@ static void rows_find_cells(const part *p, uint32_t t0, uint32_t t1) {
     b->t0 = t0;
     b->t1 = t1;
     b->count = n;
+}
+
+// All cells see something in the padded image.
+static void rows_see_all(const part *p) {
+    rows_block *b = p->block;
+    const uint32_t column = p->c->in_c, row = (uint32_t)lk_conv_image_w(p->c) * column;
+    for (uint32_t n = 0; n < b->count; n++) {
+        b->see[n].pixel = b->cell[n].y * row + b->cell[n].x * column;
+        b->see[n].dy = b->cell[n].dy;
+    }
+    b->seen = b->count;
+}
+
+// The cells whose place (ky, kx) of the window is in the example, and not beside it.
+static void rows_see_place(const part *p, uint32_t ky, uint32_t kx) {
+    const lk_conv2d *c = p->c;
+    rows_block *b = p->block;
+    uint32_t seen = 0;
+    for (uint32_t n = 0; n < b->count; n++) {
+        const uint32_t y = b->cell[n].y + ky - c->pad_top, x = b->cell[n].x + kx - c->pad_left;
+        b->see[seen].pixel = (y * c->in_w + x) * c->in_c;
+        b->see[seen].dy = b->cell[n].dy;
+        seen += (y < c->in_h) & (x < c->in_w);
+    }
+    b->seen = seen;
 }
 
 static void rows_pack(const part *p) {
@@ -252,7 +288,7 @@ static void rows_pack(const part *p) {
 V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int vectors,
                        const bool joined) {
     const rows_block *b = p->block;
-    const uint32_t count = b->count;
+    const uint32_t count = b->seen;
     const float *tap[ROWS_MAX], *from = rows_dy(p);
     vf sum[ROWS_MAX][VECTORS];
     vm lanes[VECTORS];
@@ -261,14 +297,15 @@ V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int 
         lanes[v] = v_first(LK_MIN(p->channels - (uint32_t)(v * V_LANES), (uint32_t)V_LANES));
     }
     V_UNROLL for (int r = 0; r < rows; r++) {
-        tap[r] = p->image + tap_offset(p->c, first + (uint32_t)r);
+        tap[r] = p->image + (p->unpadded ? (first + (uint32_t)r) % p->c->in_c
+                                         : tap_offset(p->c, first + (uint32_t)r));
         V_UNROLL for (int v = 0; v < vectors; v++) {
             sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
         }
     }
     for (uint32_t n = 0; n < count; n++) {
-        const uint64_t pixel = b->cell[n].pixel;
-        const float *side = tap[0] + pixel, *dy = from + b->cell[n].dy;
+        const uint64_t pixel = b->see[n].pixel;
+        const float *side = tap[0] + pixel, *dy = from + b->see[n].dy;
         vf d[VECTORS];
         V_UNROLL for (int v = 0; v < vectors; v++) {
             d[v] = v_load_mask(dy + v * V_LANES, lanes[v]);
@@ -322,17 +359,23 @@ static void rows_add_split(const part *p, uint32_t begin, uint32_t end, uint32_t
     }
 }
 
-// Long kernel rows are split each by itself, so that the taps of a block lie side by side.
+// Long kernel rows are split each by itself, so that the taps of a block lie side by side; and so
+// are the channels of a place where not all cells see it.
 static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
-    uint32_t run = p->c->kernel_w * p->c->in_c;
-    rows_find_cells(p, t0, t1);
+    const lk_conv2d *c = p->c;
+    const uint32_t run = p->unpadded ? c->in_c : c->kernel_w * c->in_c;
+    if (p->block->t0 != t0 || p->block->t1 != t1) {
+        rows_find_cells(p, t0, t1);
+        if (!p->unpadded) rows_see_all(p);
+    }
     if (rows_packs(p)) rows_pack(p);
     if (run < ROWS_APART) {
         rows_add_split(p, p->begin, p->end, ROWS_APART);
         return;
     }
     for (uint32_t at = p->begin; at < p->end;) {
-        uint32_t end = LK_MIN((at / run + 1) * run, p->end);
+        const uint32_t number = at / run, end = LK_MIN((number + 1) * run, p->end);
+        if (p->unpadded) rows_see_place(p, number / c->kernel_w, number % c->kernel_w);
         rows_add_split(p, at, end, ROWS_MAX);
         at = end;
     }
@@ -345,6 +388,9 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
     rows_block block;
     p->block = &block;
     p->needs_image = true;
+    // Where it has to be widened, there must be room for all of the example.
+    const bool fits = lk_conv2d_in_floats(c) <= lk_conv_image_floats(c);
+    p->unpadded = c->in_c >= APART_CHANNELS_MIN && (fits || !p->half || !p->half->x);
     p->add = rows_add_part;
     for (p->co = 0; p->co < c->out_c; p->co += PANEL) {
         p->channels = LK_MIN(c->out_c - p->co, (uint32_t)PANEL);
@@ -365,7 +411,7 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
 
 static void conv2d_bias_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                  const lk_grain_view *grains, float *db, float *scratch) {
-    part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    part p = {.c = c, .half = half, .room = scratch, .sums = scratch + lk_conv_image_floats(c)};
     p.wide = p.sums + lk_conv_sum_floats(c);
     bias_gradient(&p, part_floats_max(c, grain_count, grains), grain_count, grains, db);
 }
@@ -512,10 +558,10 @@ static bool lanes_pay(const lk_conv2d *c) {
 static void conv2d_weight_gradient(const lk_conv2d *c, const lk_half *half, uint32_t grain_count,
                                    const lk_grain_view *grains, float *dw, float *db,
                                    float *scratch) {
-    part p = {.c = c, .half = half, .image = scratch, .sums = scratch + lk_conv_image_floats(c)};
+    part p = {.c = c, .half = half, .room = scratch, .sums = scratch + lk_conv_image_floats(c)};
     p.wide = p.sums + lk_conv_sum_floats(c);
     uint64_t most = part_floats_max(c, grain_count, grains);
-    clear_floats(lk_conv_image_floats(c), p.image);
+    clear_floats(lk_conv_image_floats(c), p.room);
     if (lanes_pay(c)) lanes_gradient(&p, most, grain_count, grains, dw);
     else rows_gradient(&p, most, grain_count, grains, dw);
     if (db) bias_gradient(&p, most, grain_count, grains, db);
@@ -692,11 +738,11 @@ static void pick_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
 static void conv2d_pool_weight_gradient(const lk_conv2d *c, const lk_half *half,
                                         uint32_t grain_count, const lk_grain_view *grains,
                                         float *dw, float *db, float *scratch) {
-    part p = {.c = c, .pooled = true, .half = half, .image = scratch,
+    part p = {.c = c, .pooled = true, .half = half, .room = scratch,
               .sums = scratch + lk_conv_image_floats(c)};
     p.wide = p.sums + lk_conv_sum_floats(c);
     uint64_t most = part_floats_max(c, grain_count, grains);
-    clear_floats(lk_conv_image_floats(c), p.image);
+    clear_floats(lk_conv_image_floats(c), p.room);
     if (pick_fits(c)) {
         pick_gradient(&p, most, grain_count, grains, dw, db);
         return;
