@@ -252,6 +252,38 @@ def stale(t, number, fault, config, wanted):
     return case.end()
 
 
+# --- what must not stay, and the last step -------------------------------------------------------
+
+def begun_anew(t, number, config, wanted):
+    """--fresh takes the hot state of the run that it removes with it."""
+    case = Case(t, number, "begun anew")
+    strike_alone(case, "forward", 12, 1, config)
+    end = case.call(t.program, "train", config, "--run-dir", case.run, "--fresh", *settings(1))
+    case.judge(end, wanted)
+    case.end()
+
+
+def refused(t, number, config):
+    """One that ends before its first step leaves no empty file."""
+    case = Case(t, number, "refused")
+    case.call(t.program, "train", config, "--run-dir", case.run, "--set", "steps=1")
+    os.remove(case.run + "/metrics.jsonl")
+    os.mkdir(case.run + "/metrics.jsonl")
+    code, _, error = case.call(t.program, "train", config, "--run-dir", case.run, "--resume")
+    case.check(code == 74 and "metrics.jsonl" in error, "it is refused", code, error)
+    case.check(os.listdir(case.hot) == [], "nothing stays in memory", os.listdir(case.hot))
+    case.end()
+
+
+def last_step(t, number, config, wanted):
+    """The last step is kept, whatever hot_steps says: the checkpoint after it may fail."""
+    case = Case(t, number, "the last step")
+    strike_alone(case, "create", STEPS - 1, 7, config)
+    end = case.call(t.program, "train", config, "--run-dir", case.run, "--resume", *settings(7))
+    case.judge(end, wanted, exact=STEPS)
+    case.end()
+
+
 # --- which ----------------------------------------------------------------------------------------
 
 KINDS = ["none", "newest", "older", "both", "head", "power cut", "short", "checkpoints damaged",
@@ -429,6 +461,9 @@ def main():
     print(f"{survived} of {len(cases)} faults survived, {seconds:.0f} s", flush=True)
     t.check(survived == len(cases), "all faults are survived")
     t.check(len(cases) >= (1000 if ALL else 60) or not mpi, "as many as were promised", len(cases))
+    begun_anew(t, len(cases) + 1, config, wanted)
+    refused(t, len(cases) + 2, config)
+    last_step(t, len(cases) + 3, config, wanted)
     if mpi:
         host_lost(t, len(cases), config, wanted)
         lose_and_return(t)
