@@ -365,6 +365,25 @@ def full_logs(t, config, whole):
             set(text_of("kept-all/metrics.jsonl").splitlines()), "what is there is whole", missing)
 
 
+def ahead_of_logs(t, config):
+    """No copy of the hot state is of a step whose lines still wait: the ones before it stay."""
+    more = ["--set", "checkpoint.hot_steps=1", "--set", "checkpoint.every_steps=0", "--set",
+            "hash_every_steps=50", "--set", "log_every_steps=10"]
+    process = Process([FILES, "train", config, "--run-dir", "ahead", "--set", "steps=100000000",
+                       *more], env={**os.environ, "FILES_FAULT": "ENOSPC@write:1-99999999",
+                                    "FILES_ABOUT": "/hashes.jsonl"})
+    for line in process.lines():
+        if re.search(r"step = (\d{3,})", line):
+            break
+    process.kill()
+    _, _, error = finish([process])[0]
+    t.check(not error, "it went on", error)
+    _, lines, error = t.expect(0, "train", config, "--run-dir", "ahead", "--resume", "--set",
+                               "steps=60", *more)
+    t.check(any(line.startswith("weights of step 49 from the hot state") for line in lines) and
+            not error, "from before the lines that wait", error, *lines[:12])
+
+
 def little_room(t, config, whole):
     code, lines, error = wished(t, "train", config, "--run-dir", "room", free=100000)
     t.check(code == 0 and result(lines) == whole, "a warning is no end", code, error)
@@ -431,6 +450,7 @@ def main():
     small_stack(t, config)
     failed_saves(t, config, whole)
     full_logs(t, config, whole)
+    ahead_of_logs(t, config)
     little_room(t, config, whole)
     finished(t, config, whole)
     t.finish()
