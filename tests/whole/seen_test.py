@@ -137,6 +137,28 @@ def first_step(process, begins="loss"):
             return
 
 
+def impatience(t):
+    """Two signals at once are one wish; Ctrl-C once more, later, is another."""
+    config = t.write("long.json", {"steps": 1000000, "log_every_steps": 100})
+    process = t.start("train", config, "--run-dir", "wish")
+    first_step(process)
+    for number in (signal.SIGSTOP, signal.SIGHUP, signal.SIGINT, signal.SIGCONT):
+        process.send_signal(number)  # both are heard when it goes on
+    code, out, error = finish([process])[0]
+    t.check(code in (129, 130) and "stopped after step" in out and not error and
+            checkpoints("wish"), "two at once end nothing early", code, out[-300:], error)
+    run = Terminal(t.program, "train", t.write("slow.json", SLOW), "--run-dir", "wishes")
+    run.until("step 0/1000")
+    os.write(run.fd, b"\x03")
+    run.until("Ctrl-C once more ends at once")
+    os.kill(run.pid, signal.SIGSTOP)
+    time.sleep(0.6)
+    os.write(run.fd, b"\x03")
+    os.kill(run.pid, signal.SIGCONT)
+    t.check(run.end() == 130 and "interrupted again: ended at once" in run.text and
+            not checkpoints("wishes"), "Ctrl-C once more", run.text[-300:])
+
+
 def hangup(t):
     config = t.write("slow.json", SLOW)
     run = Terminal(t.program, "train", config, "--run-dir", "gone", "--replicas", "2")
@@ -177,6 +199,17 @@ def status(t):
     first_step(process)
     for _ in range(5):
         t.check(*ask(t, process, process.pid, "status: step "))
+    # The data is learned by now: the loss is far below 0.1.
+    for line in process.lines():
+        if re.search(r"^loss = .* step = [3-9]\d{3}\b", line):
+            break
+    _, line = ask(t, process, process.pid, "status: step ")
+    said = re.search(r"step (\d+)/(\d+)  loss 0\.0\d{3}  accuracy \d+\.\d\d%  (\d+) images/s  "
+                     r"(\d+) s left", line)
+    if t.check(said, "each decimal", line):
+        done, total, rate, left = map(int, said.groups())
+        wanted = (total - done) * 256 / rate
+        t.check(abs(left - wanted) <= 1 + wanted / 100, "seconds left of what is to come", line)
     process.terminate()
     t.check(finish([process])[0][0] == 143, "it went on")
 
@@ -390,7 +423,7 @@ def main():
     for name in ("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK",
                  "PMI_SIZE", "LOCKSTEP_KEY_FILE", "LOCKSTEP_PROGRESS_FD"):
         os.environ.pop(name, None)
-    parts = [logs, terminal, hangup, status, evaluator, messages, words, answers]
+    parts = [logs, terminal, impatience, hangup, status, evaluator, messages, words, answers]
     code, _, error = t.run("launch", "--workers", "2", "train", t.write("try.json", {"steps": 1}))
     if code == 69 and "has no MPI" in error:
         print("not done with workers: this build has no MPI")
