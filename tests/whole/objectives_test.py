@@ -180,6 +180,30 @@ def one_is_the_short_form(t):
     t.check(train(t, short, "short") == train(t, full, "full"), "the short form's bits")
 
 
+def summed(layers, of, apart):
+    """MODEL, whose first objective has these `layers` in "sum", `of` these values; `apart`: one of
+    them, "b", comes from a network of its own."""
+    model = copy.deepcopy(MODEL)
+    values = model["objectives"][0]["values"]
+    values[3]["inputs"] = of
+    model["networks"][2]["layers"] = layers
+    if apart:
+        values.insert(3, {"name": "b", "network": "bend", "inputs": ["x"]})
+        model["networks"].append({"name": "bend", "inputs": [[24]], "layers": [{"type": "tanh"}]})
+    return model
+
+
+def inputs_by_name(t):
+    """A layer takes the value whose name it says, of two inputs and a layer: the same sum, its
+    parts from two networks, the other way round, and from one."""
+    add = [{"type": "add", "inputs": ["input", "input_2"]}]
+    bend = [{"type": "tanh", "name": "bent", "inputs": ["input_2"]},
+            {"type": "add", "inputs": ["input", "bent"]}]
+    found = [train(t, configuration(t, "sum.json", summed(*how)), "sum") for how in (
+        (add, ["z", "b"], True), (add, ["b", "z"], True), (bend, ["z", "x"], False))]
+    t.check(found[0] == found[1] == found[2], "inputs by name", found)
+
+
 # --- noise, two values, metrics ------------------------------------------------------------------
 
 def dreams(t):
@@ -198,6 +222,11 @@ def dreams(t):
                       "--set", f"layout.guards={('false', 'true')[n % 2]}")
         t.check(found == golden, f"dreams, {replicas} replicas, {kernel}", found, golden)
     workers(t, config, golden)
+    # Of 280 images: their fifth batch is read in step 13, the second cycle's last but one.
+    epoch = configuration(t, "epoch.json", DREAMS, steps=None, epochs=1)
+    lines = t.expect(0, "train", epoch, "--run-dir", "epoch")[1]
+    t.check("length: 13 steps (1 epoch)" in lines, "an epoch of images", lines)
+    t.check(result(lines) == train(t, config, "cut", "--set", "steps=13"), "ends there", lines)
     for cycles in (1, 3):
         train(t, config, "stop", "--set", f"cycles={cycles}", "--set", f"steps={cycles * 7 - 2}")
         _, lines, _ = t.expect(0, "train", config, "--run-dir", "stop", "--resume", "--quiet")
@@ -599,6 +628,7 @@ def main():
     cuts(t, golden)
     schedule_decides(t, golden)
     one_is_the_short_form(t)
+    inputs_by_name(t)
     resumed(t, golden)
     checkpoint_names(t)
     config = dreams(t)
