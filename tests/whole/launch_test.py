@@ -264,6 +264,30 @@ def machine_seconds():
             sum(r.ru_utime + r.ru_stime for r in own))
 
 
+def diverged(t):
+    """All find it at the same step: the leader says it, and its exit code is the launcher's."""
+    config = t.write("diverge.json", {"optimizer.learning_rate": 1e30})
+    _, _, error = t.expect(80, "launch", "--workers", "2", "--replicas", "1", "train", config,
+                           "--run-dir", fresh())
+    t.check(re.fullmatch(r"\[0\] lockstep: step \d+: .* is not finite: .*\n", error), "one line",
+            error)
+
+
+def one_asked(t):
+    """One worker is asked to end, not the launcher: all save and end. What it said last is shown,
+    though its line has no end."""
+    process = long_run(t)
+    until(process, "checkpoint step 20 ")
+    pids = workers_of(process, 4)
+    with open(f"/proc/{pids[1]}/fd/1", "w", encoding="ascii") as said:
+        said.write("no end of a line")
+    os.kill(pids[1], signal.SIGTERM)
+    code, out, error = end(process)
+    t.check(code == 143 and "[0] stopped after step " in out and not error, "one is asked", code,
+            out[-300:], error)
+    t.check("[1] no end of a line" in out, "the last bytes", out[-300:])
+
+
 def killed(t):
     """The first that fails is named; how long both ends of the run take."""
     begins, ends = [], []
@@ -320,6 +344,14 @@ def asked(t):
         found, out, error = end(process)
         t.check(found == code and "[0] stopped after step " in out and not error,
                 "it saves and ends", found, out, error)
+    # One that is stopped goes on, or the others would wait for it and then give it up.
+    process = long_run(t, "--step-timeout", "20")
+    until(process, "checkpoint step 20 ")
+    os.kill(workers_of(process, 4)[2], signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    found, out, error = end(process)
+    t.check(found == 143 and "[0] stopped after step " in out and not error, "a stopped one hears",
+            found, out[-300:], error)
     # What cannot be saved is said: the exit code is not that of a run that was.
     process = t.start("launch", "--workers", "4", "--replicas", "1", "train",
                       t.write("unsaved.json", {"steps": 100000}), "--run-dir", fresh("lost"))
@@ -494,6 +526,8 @@ def main():
     paused(t)
     unread(t)
     refusals(t)
+    diverged(t)
+    one_asked(t)
     killed(t)
     silent(t)
     asked(t)
