@@ -213,10 +213,12 @@ def lose(t, number, case, config, wanted):
 
 def save_slowly(t, config, wanted):
     """The disk of the chief takes longer than --step-timeout: nobody is lost. After the last step,
-    too. That a worker is as slow in a step is its loss."""
+    too. That a worker is as slow in a step is its loss, and the chief's in an evaluation before it
+    saves."""
     for place, step, collective, code in (("sync", STEP, "window", 0),
                                           ("sync", 2 * EVALUATE, "window", 0),
                                           ("sync", STEPS, "messages", 0),
+                                          ("evaluation", 2 * EVALUATE, "window", 75),
                                           ("load", STEP, "window", 75)):
         run, what = f"slow-{place}-{step}", f"slow {place} {step}, {collective}"
         environments = [{"STRIKE": f"wait@{place}:{step}"}, {}]
