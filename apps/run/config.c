@@ -469,15 +469,20 @@ lk_status lk_config_open(lk_config *c, const lk_config_options *options, lk_erro
     return settle_data(c, &root, options, error);
 }
 
-uint64_t lk_config_steps(const lk_config *c) {
-    uint64_t all = UINT64_MAX, cycles = UINT64_MAX;
-    if (c->epochs && !lk_mul_ok(c->epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
+uint64_t lk_config_steps_of(const lk_config *c, uint64_t steps, uint64_t epochs,
+                            uint64_t cycles) {
+    uint64_t all = UINT64_MAX, of_cycles = UINT64_MAX;
+    if (epochs && !lk_mul_ok(epochs, lk_steps_per_epoch(&c->spec), &all)) all = UINT64_MAX;
     if (all != UINT64_MAX) all = lk_steps_of_batches(&c->spec.model, all);
-    if (c->cycles && !lk_mul_ok(c->cycles, lk_cycle_steps(&c->graph), &cycles)) {
-        cycles = UINT64_MAX;
+    if (cycles && !lk_mul_ok(cycles, lk_cycle_steps(&c->graph), &of_cycles)) {
+        of_cycles = UINT64_MAX;
     }
-    all = LK_MIN(all, cycles);
-    return c->steps ? LK_MIN(c->steps, all) : all;
+    all = LK_MIN(all, of_cycles);
+    return steps ? LK_MIN(steps, all) : all;
+}
+
+uint64_t lk_config_steps(const lk_config *c) {
+    return lk_config_steps_of(c, c->steps, c->epochs, c->cycles);
 }
 
 lk_status lk_config_open_model(lk_config *c, const char *name, lk_error *error) {

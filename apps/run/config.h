@@ -135,6 +135,9 @@ lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *er
 uint32_t lk_config_image_classes(const lk_config *config);
 // Steps of the whole run.
 uint64_t lk_config_steps(const lk_config *config);
+// .. if it were as long as this: the first of those that are not 0 ends it. UINT64_MAX: none does.
+uint64_t lk_config_steps_of(const lk_config *config, uint64_t steps, uint64_t epochs,
+                            uint64_t cycles);
 // Is replica_batch x replicas (of all workers) x accumulate the global batch? LK_BAD_CONFIG.
 lk_status lk_config_check_factors(const lk_config *config, uint64_t replicas, lk_error *error);
 void lk_config_close(lk_config *config);

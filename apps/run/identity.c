@@ -114,16 +114,16 @@ void lk_explain_identity(const lk_run *run, const char *run_dir, lk_error *error
                   d.text + LK_MIN(d.used, 150), more);
 }
 
-// What ends the recorded run, of its steps and epochs the first: as lk_run_steps says it of ours.
+static uint64_t recorded_count(const json_t *there, const char *key) {
+    return (uint64_t)LK_MAX(json_integer_value(json_object_get(there, key)), 0);
+}
+
 uint64_t lk_recorded_steps(const lk_run *run, const char *run_dir) {
     json_t *there = recorded(run_dir);
-    uint64_t steps = 0, epochs = 0, all = UINT64_MAX;
     if (!there) return 0;
-    steps = (uint64_t)LK_MAX(json_integer_value(json_object_get(there, "steps")), 0);
-    epochs = (uint64_t)LK_MAX(json_integer_value(json_object_get(there, "epochs")), 0);
+    const uint64_t steps = recorded_count(there, "steps"), cycles = recorded_count(there, "cycles");
+    uint64_t epochs = recorded_count(there, "epochs");
     json_decref(there);
-    if (!steps && !epochs) epochs = 1;
-    if (epochs && !lk_mul_ok(epochs, lk_steps_per_epoch(&run->config.spec), &all)) all = UINT64_MAX;
-    if (all != UINT64_MAX) all = lk_steps_of_batches(&run->config.spec.model, all);
-    return steps ? LK_MIN(steps, all) : all;
+    if (!steps && !epochs && !cycles) epochs = 1;
+    return lk_config_steps_of(&run->config, steps, epochs, cycles);
 }

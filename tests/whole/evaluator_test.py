@@ -104,6 +104,29 @@ def one_by_one(t, config, wanted):
             lines_of(log))
 
 
+def of_cycles(t):
+    """A run whose length is said in cycles of its schedule ends for its evaluator where it ends."""
+    model = {"input": [10, 10, 1], "classes": 10, "networks": [
+        {"name": "net", "layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]}],
+             "objectives": [{"name": "only", "values": [{"name": "x", "network": "net"}],
+                             "trains": ["net"], "loss": "sparse_categorical_crossentropy",
+                             "optimizer": {"type": "sgd", "learning_rate": 0.1}}]}
+    config = t.write("cycles.json", {
+        "model": model, "cycles": 9, "evaluate_every_steps": 3, "checkpoint.every_steps": 3,
+        "checkpoint.keep_max": 10,
+        "data.test": {"made_up": {"first": 1000, "count": 30, "height": 10, "width": 10}}},
+                     ["optimizer", "steps"])
+    t.expect(0, "train", config, "--run-dir", "cycles")
+    wanted = tests_of("cycles/metrics.jsonl")
+    for more in ([], ["--set", "cycles=20"]):
+        code, lines, error = finish([start(t, cluster(1, None, 1), "train", config, "--run-dir",
+                                           "cycles", *more)])[0]
+        t.check(code == 0 and lines_of("cycles/evaluations.jsonl") == wanted and len(wanted) == 3,
+                "to the end of the last cycle", more, code, lines, error)
+        told = "the run in cycles ends at step 9, this configuration at step 20: the run's counts"
+        t.check((told in lines) == bool(more), "whose length counts", more, lines)
+
+
 ASKED = ["--tensorboard", "--set", "events.histograms=true", "--set", "events.images=2"]
 
 
@@ -268,6 +291,7 @@ def main():
     one_by_one(t, config, wanted)
     waits(t, config, wanted)
     event_files(t, config, wanted)
+    of_cycles(t)
     probe = finish([start(t, cluster(2, 1, 1), "train", config, "--start-timeout", "1")])[0]
     if probe[0] == 69 and "has no MPI" in probe[2]:
         print("not done: this build has no MPI")
