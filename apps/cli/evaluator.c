@@ -167,39 +167,42 @@ static bool choose(const evaluator *e, uint64_t *step) {
 }
 
 // All of them are kept in mind: of two, each forgotten over the other, none would ever be passed.
-static lk_status remember_damaged(evaluator *e, uint64_t step, const char *path, lk_error *error) {
+static lk_status remember_damaged(evaluator *e, uint64_t step, const char *path,
+                                  const struct stat *file, lk_error *error) {
     damaged *d = find_damaged(e, step);
-    struct stat file;
-    if (stat(path, &file) != 0) return LK_OK;  // gone meanwhile
     if (!d) {
         damaged *grown = realloc(e->damaged, (e->damaged_count + 1) * sizeof *grown);
         if (!grown) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to pass it over", path);
         e->damaged = grown;
         d = &e->damaged[e->damaged_count++];
     }
-    *d = (damaged){.step = step, .file = file};
+    *d = (damaged){.step = step, .file = *file};
     return LK_OK;
 }
 
-static lk_status pass_over(evaluator *e, uint64_t step, const char *path, lk_error *error) {
+// `file`: as it was before it was read, so that one that takes its place meanwhile is looked at.
+static lk_status pass_over(evaluator *e, uint64_t step, const char *path, const struct stat *file,
+                           lk_error *error) {
     lk_status status = error->status;
     if (status != LK_BAD_DATA && status != LK_NO_INPUT) return status;
     error->status = LK_OK;
     if (status == LK_NO_INPUT) return LK_OK;  // the leader keeps only some
     lk_text_line(&e->out, "WARNING: damaged checkpoint passed over: %s", error->text);
-    return remember_damaged(e, step, path, error);
+    return remember_damaged(e, step, path, file, error);
 }
 
 static lk_status evaluate(evaluator *e, lk_line_log *log, uint64_t step, lk_error *error) {
     char path[LK_PATH_BYTES];
     uint64_t recorded;
+    struct stat file = {0};
     checkpoint_path(e, step, path);
+    (void)stat(path, &file);
     e->began = true;
     e->began_at = lk_seconds();
     lk_watching.instead = "evaluating a checkpoint";
     const lk_say say = lk_say_on(&e->out);
     if (lk_load_weights(e->run, e->dir.ops, path, NULL, &say, &recorded, error) != LK_OK) {
-        return pass_over(e, step, path, error);
+        return pass_over(e, step, path, &file, error);
     }
     e->result = lk_run_evaluate(e->run, step);
     if (e->run->lost.status != LK_OK) {
