@@ -135,7 +135,8 @@ lk_status lk_config_open_model(lk_config *config, const char *name, lk_error *er
 uint32_t lk_config_image_classes(const lk_config *config);
 // Steps of the whole run.
 uint64_t lk_config_steps(const lk_config *config);
-// .. if it were as long as this: the first of those that are not 0 ends it. UINT64_MAX: none does.
+// The same of a run that ends after `steps`, `epochs` or `cycles`, whichever is first; 0 is no end.
+// UINT64_MAX: it has no end.
 uint64_t lk_config_steps_of(const lk_config *config, uint64_t steps, uint64_t epochs,
                             uint64_t cycles);
 // Is replica_batch x replicas (of all workers) x accumulate the global batch? LK_BAD_CONFIG.

@@ -12,7 +12,7 @@ typedef struct lk_step_flop {
     double framework, routed;
 } lk_step_flop;
 
-// Of one op in its pass over so many examples; zero where nobody counts it.
+// Of one op, computed for `examples` examples; zero for an op that is not counted.
 lk_step_flop lk_op_flop_of(const lk_op *op, uint64_t examples);
 
 // Of one step of all replicas; of several objectives the mean over a cycle of the schedule.

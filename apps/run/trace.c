@@ -242,7 +242,7 @@ __attribute__((format(printf, 2, 3))) static void put(output *o, const char *for
 }
 
 // A span of microseconds, to the nanosecond; its ends, and not its length, are rounded, so that
-// those that follow on each other still do.
+// those that follow on each other still do. `more`: members of its "args", each after a comma.
 static void put_span(output *o, const char *name, const char *kind, uint32_t lane, double begin,
                      double end, uint64_t step, const char *more) {
     const ull from = (ull)(1e9 * (begin - o->zero) + 0.5), to = (ull)(1e9 * (end - o->zero) + 0.5);
@@ -305,6 +305,7 @@ static void put_step(output *o, uint32_t number) {
         lk_microbatches w = lk_step_microbatches(s->program, i, s->step);
         double begin = s->begin;
         for (uint64_t at = *first; at < end; at++) {
+            // The first op begins a microbatch.
             if (lane->records[at].what == 0) (void)lk_next_microbatch(&w);
             put_record(o, i + 1, begin, &lane->records[at], s, w.microbatch.examples);
             begin = lane->records[at].end;

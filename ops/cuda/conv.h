@@ -377,7 +377,7 @@ typedef struct routed_row {
     uint32_t behind;
 } routed_row;
 
-// The chains of a leaf: of so many positions from p on.
+// The chains of a leaf, which are over `count` positions from p on.
 template <int R>
 static inline __device__ void routed_leaf(const routed_job &job, const routed_row *rows,
                                           routed_position p, uint32_t count, uint32_t column,

@@ -86,7 +86,7 @@ struct conv_phase_job : conv_input_job<false> {
     uint32_t examples;
     lk_cuda_divisor tiles;  // of a phase
 
-    // What a block shares of a tile of so many rows.
+    // Floats of shared memory for a tile of `rows` rows.
     static constexpr int shared_floats(int rows) {
         return (int)((sizeof(phase_tile) - (PHASE_ROWS_MAX - rows) * sizeof(phase_row)) /
                      sizeof(float));
@@ -146,7 +146,7 @@ struct conv_phase_view {
     uint32_t rows, columns, first_row, first_leaf, first_tap;
     lk_cuda_divisor taps_w;
 
-    // All threads of the block call it: of a tile of so many rows from i0 on.
+    // All threads of the block call it. Its tile has `tile_rows` rows, the first of them row i0.
     __device__ conv_phase_view(const conv_phase_job &all, const lk_cuda_terms &terms,
                                uint32_t number, uint32_t i0, uint32_t tile_rows,
                                lk_cuda_leaves leaves, phase_tile *own)

@@ -340,6 +340,26 @@ static void test_weight_gradients(void **state) {
     }
 }
 
+// Of many input channels kernels read the example as it is: with padding, and with a last row and a
+// last column that no window sees.
+static void test_weight_gradients_of_many_channels(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t side = 7 + i % 2, pad = i / 2 % 2, kernel = 2 + i / 4 % 2;
+        const uint32_t out = (side + 2 * pad - kernel) / 2 + 1;
+        const lk_op op = {.type = &lk_op_conv2d_weight_gradient,
+                          .conv = {.in_h = side, .in_w = side, .in_c = draw_from(32, 40),
+                                   .out_c = draw_from(1, 40), .kernel_h = kernel,
+                                   .kernel_w = kernel, .stride_h = 2, .stride_w = 2,
+                                   .pad_top = pad, .pad_left = pad, .out_h = out, .out_w = out}};
+        const lk_conv2d *c = &op.conv;
+        lk_half h = {.dtype = draw_dtype()};
+        grains g;
+        draw_grains(&g, &h, lk_conv2d_in_floats(c), lk_conv2d_out_floats(c));
+        try_grains(&op, &h, &g, lk_conv2d_weight_floats(c), c->out_c);
+    }
+}
+
 static void test_bias_gradients(void **state) {
     (void)state;
     for (unsigned i = 0; i < rounds; i++) {
@@ -360,6 +380,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_conv2d_pool),
         cmocka_unit_test(test_conv2d_pool_of_a_large_loser),
         cmocka_unit_test(test_weight_gradients),
+        cmocka_unit_test(test_weight_gradients_of_many_channels),
         cmocka_unit_test(test_bias_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
