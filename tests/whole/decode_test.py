@@ -12,6 +12,7 @@ import random
 import struct
 
 from program import Test
+from tensors import write_safetensors
 
 ROWS, COLUMNS, LABELS, CLASSES, TESTED = 12, 4, 3, 4, 120
 MIXED = [["precision=mixed_bfloat16"],
@@ -37,11 +38,11 @@ CONFIG = {
 }
 
 
-def write_set(name, count):
+def write_set(name, count, classes=CLASSES, directory="data"):
     """A label is three rows with a bright column of its number, and a dark one."""
     images, labels, all_labels = bytearray(), bytearray(), []
     for _ in range(count):
-        said = [noise.randint(1, CLASSES - 1) for _ in range(noise.randint(0, LABELS))]
+        said = [noise.randint(1, classes - 1) for _ in range(noise.randint(0, LABELS))]
         frames = max(1, 4 * len(said))
         rows = [[noise.randint(0, 20) for _ in range(COLUMNS)] for _ in range(ROWS)]
         for i, label in enumerate(said):
@@ -50,9 +51,9 @@ def write_set(name, count):
         images += b"".join(bytes(row) for row in rows)
         labels += struct.pack(">H", frames) + bytes(said) + bytes(LABELS - len(said))
         all_labels.append(said)
-    with open(f"data/{name}-images-idx3-ubyte", "wb") as f:
+    with open(f"{directory}/{name}-images-idx3-ubyte", "wb") as f:
         f.write(struct.pack(">4I", 0x803, count, ROWS, COLUMNS) + images)
-    with open(f"data/{name}-labels-idx1-ubyte", "wb") as f:
+    with open(f"{directory}/{name}-labels-idx1-ubyte", "wb") as f:
         f.write(struct.pack(">3I", 0x802, count, 2 + LABELS) + labels)
     return all_labels
 
@@ -123,6 +124,30 @@ def layouts(t, wanted):
             evaluations("workers"), evaluations("run"))
 
 
+def rounded(t):
+    """Two hidden values, tanh(2) and tanh(2 + 2^-6), are one in 16 bits, so that of two equal
+    scores the blank's is the first; in 32 bits the label's is greater."""
+    layers = [CONFIG["model"]["layers"][0], {"type": "dense", "name": "enc", "units": 2},
+              {"type": "label_embedding", "name": "said", "units": 2},
+              {"type": "joint", "name": "joint", "units": 2, "inputs": ["enc", "said"]}]
+    model = dict(CONFIG["model"], classes=2, layers=layers)
+    with open("rounded.json", "w", encoding="utf-8") as f:
+        json.dump(dict(CONFIG, model=model, steps=1, evaluate_every_steps=0,
+                       optimizer={"type": "sgd", "learning_rate": 1e-20},
+                       data={"directory": "few"}), f)
+    write_safetensors("rounded.safetensors", {
+        "enc/kernel": [0] * 2 * COLUMNS, "enc/bias": [2, 2 + 2 ** -6], "said/embeddings": [0] * 4,
+        "joint/kernel": [1, 0, 0, 1], "joint/bias": [0, 0]},
+        {"enc/kernel": [COLUMNS, 2], "said/embeddings": [2, 2], "joint/kernel": [2, 2]})
+    for precision, says in (("float32", True), ("mixed_bfloat16", False), ("mixed_float16", True)):
+        t.expect(0, "train", "rounded.json", "--run-dir", "rounded", "--fresh", "--init",
+                 "rounded.safetensors", "--set", f"precision={precision}")
+        t.expect(0, "predict", "rounded.json", "--run-dir", "rounded", "--output", "rounded.npy",
+                 "--set", f"precision={precision}")
+        t.check(all((len(row) == LABELS) == says for row in predicted("rounded.npy")),
+                "what is said in", precision, predicted("rounded.npy")[:3])
+
+
 def by_errors(t):
     """Less is better: the best checkpoint stays, and the run ends early by the share of labels."""
     seen = {step: test["label_errors"] for step, test in evaluations("run")}
@@ -178,6 +203,10 @@ def main():
     t.check(said in page and page.count("label error rate") >= 2, "the page", said)
     layouts(t, figure)
     by_errors(t)
+    os.makedirs("few")
+    write_set("train", 64, 2, "few")
+    write_set("t10k", TESTED, 2, "few")
+    rounded(t)
     t.finish()
 
 
