@@ -33,16 +33,16 @@ lk_status lk_mpi_settle(lk_status mine, lk_error *error) {
     if (over) return mine;
     lk_mpi_wait_for("the other workers to be ready");
     uint32_t status = mine;
-    lk_mpi_need(lk_mpi_calls.MPI_Allgather(&status, 1, MPI_UINT32_T, statuses, 1, MPI_UINT32_T,
-                                           lk_mpi.all));
+    lk_mpi_need(LK_MPI_CALL(MPI_Allgather, &status, 1, MPI_UINT32_T, statuses, 1, MPI_UINT32_T,
+                            lk_mpi.all));
     return settled(mine, error);
 }
 
 lk_status lk_mpi_meet(lk_status mine, const lk_worker *worker, lk_worker *workers,
                       lk_error *error) {
     LK_CHECK(lk_mpi_settle(mine, error));
-    lk_mpi_need(lk_mpi_calls.MPI_Allgather(worker, sizeof *worker, MPI_BYTE, workers,
-                                           sizeof *worker, MPI_BYTE, lk_mpi.all));
+    lk_mpi_need(LK_MPI_CALL(MPI_Allgather, worker, sizeof *worker, MPI_BYTE, workers,
+                            sizeof *worker, MPI_BYTE, lk_mpi.all));
     for (uint32_t w = 0, before = 0; w < lk_mpi.world; before += workers[w++].replicas) {
         workers[w].before = before;
     }
@@ -55,15 +55,15 @@ lk_status lk_mpi_agree(const lk_mpi_item *items, uint32_t count, lk_error *error
     lk_assert(count <= ITEMS_MAX);
     lk_mpi_wait_for("the other workers to agree");
     for (uint32_t i = 0; i < count; i++) memcpy(leaders[i], items[i].value, sizeof leaders[i]);
-    lk_mpi_need(lk_mpi_calls.MPI_Bcast(leaders, sizeof leaders, MPI_BYTE, 0, lk_mpi.all));
+    lk_mpi_need(LK_MPI_CALL(MPI_Bcast, leaders, sizeof leaders, MPI_BYTE, 0, lk_mpi.all));
     verdict mine = {.item = LK_NONE};
     for (uint32_t i = count; i-- > 0;) {
         if (memcmp(leaders[i], items[i].value, sizeof leaders[i]) == 0) continue;
         mine.item = i;
         memcpy(mine.value, items[i].value, sizeof mine.value);
     }
-    lk_mpi_need(lk_mpi_calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, verdicts, sizeof mine,
-                                           MPI_BYTE, lk_mpi.all));
+    lk_mpi_need(LK_MPI_CALL(MPI_Allgather, &mine, sizeof mine, MPI_BYTE, verdicts, sizeof mine,
+                            MPI_BYTE, lk_mpi.all));
     for (uint32_t w = 1; w < lk_mpi.world; w++) {
         const verdict *v = &verdicts[w];
         if (v->item == LK_NONE) continue;
@@ -84,13 +84,13 @@ void lk_mpi_broadcast_from(uint32_t rank, void *bytes, uint64_t count) {
     uint8_t *at = bytes;
     for (uint64_t left = count; left > 0;) {
         int now = (int)LK_MIN(left, (uint64_t)1 << 30);
-        lk_mpi_need(lk_mpi_calls.MPI_Bcast(at, now, MPI_BYTE, (int)rank, lk_mpi.all));
+        lk_mpi_need(LK_MPI_CALL(MPI_Bcast, at, now, MPI_BYTE, (int)rank, lk_mpi.all));
         at += now;
         left -= (uint64_t)now;
     }
 }
 
 void lk_mpi_gather(const void *mine, uint64_t bytes, void *all) {
-    lk_mpi_need(lk_mpi_calls.MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
-                                           lk_mpi.all));
+    lk_mpi_need(LK_MPI_CALL(MPI_Allgather, mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE,
+                            lk_mpi.all));
 }

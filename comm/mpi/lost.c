@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -137,7 +138,8 @@ static void ring_soon(void) {
 _Noreturn static void end_start_without_dead(void) {
     char line[400];
     uint32_t w = 0;
-    while (w + 1 < lk_mpi.world && !is_at_fault(w)) w++;
+    while (w < lk_mpi.world && !is_at_fault(w)) w++;
+    for (w %= lk_mpi.world; !is_dead[w];) w++;
     lk_mpi_say_lost(w);
     lk_rendezvous_last_word();
     size_t n = lk_format(line, sizeof line,
@@ -194,6 +196,11 @@ void lk_mpi_need(int result) {
     alarm(0);  // its word would wait for this one's
     lk_mpi_let_rendezvous_speak();
     give_up("a connection of MPI broke during start-up");
+}
+
+void lk_mpi_blame_dead(void) {
+    lk_mpi_let_rendezvous_speak();
+    if (look_for_dead()) end_start_without_dead();
 }
 
 void lk_mpi_wait_for(const char *what) { waiting_for = what; }
@@ -341,4 +348,26 @@ lk_status lk_mpi_look_for_dead(uint64_t step, lk_error *error) {
     const lk_mpi_gift none = {.round = LK_ROUND_STEP, .wanted = lk_mpi_given(LK_ROUND_STEP)};
     if (!look_for_dead()) return LK_OK;
     return lost(dead_to_blame(false, LK_NONE, &none), "has died", LK_ROUND_STEP, error);
+}
+
+// --- the library's own end -----------------------------------------------------------------------
+
+void lk_mpi_on_exit(void) {
+    lk_error error = {.status = LK_OK};
+    if (!lk_mpi.inside) return;
+    alarm(0);
+    if (!sealed) {
+        lk_mpi_blame_dead();
+        give_up("MPI has ended this process during start-up");
+    }
+    lk_mpi_let_rendezvous_speak();
+    if (lk_mpi_look_for_dead(lk_mpi.step, &error) == LK_OK) {
+        (void)lk_fail(&error, LK_RETRY,
+                      "rank %u: MPI has ended this process at step %llu; the last checkpoint "
+                      "stands, go on with --resume",
+                      lk_mpi.rank, (unsigned long long)lk_mpi.step);
+    }
+    lk_rendezvous_last_word();
+    fprintf(stderr, "lockstep: %s\n", error.text);
+    _exit(LK_RETRY);
 }

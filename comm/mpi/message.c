@@ -32,15 +32,15 @@ uint64_t lk_mpi_inbox_bytes(const lk_program *p, const lk_worker *workers, uint3
 static void request_send(uint32_t program, int kind, uint32_t at, const void *out, uint64_t count,
                          bool some, MPI_Datatype type) {
     const int to = some ? (int)lk_mpi.remote[at] : MPI_PROC_NULL;
-    lk_mpi_calls.MPI_Send_init(out, (int)count, type, to, kind, lk_mpi.all,
-                               &sends[program][kind][at]);
+    LK_MPI_CALL(MPI_Send_init, out, (int)count, type, to, kind, lk_mpi.all,
+                &sends[program][kind][at]);
 }
 
 static void request_receive(int kind, uint32_t at, const void *in, uint64_t count,
                             MPI_Datatype type) {
     const int from = count ? (int)lk_mpi.remote[at] : MPI_PROC_NULL;
-    lk_mpi_calls.MPI_Recv_init((void *)in, (int)count, type, from, kind, lk_mpi.all,
-                               &receives[kind][at]);
+    LK_MPI_CALL(MPI_Recv_init, (void *)in, (int)count, type, from, kind, lk_mpi.all,
+                &receives[kind][at]);
 }
 
 // Boxes and sums of a bucket of the program at hand, to remote worker `at`. Theirs come to `in`.
@@ -120,7 +120,7 @@ lk_status lk_mpi_make_requests(lk_exchange *x, void *inbox, lk_error *error) {
 // MPI may notice here, too, that a connection broke.
 static void start_requests(MPI_Request *requests) {
     if (lk_mpi.remote_count == 0 || lk_mpi.broken) return;
-    lk_mpi.broken = lk_mpi_calls.MPI_Startall((int)lk_mpi.remote_count, requests) != MPI_SUCCESS;
+    lk_mpi.broken = LK_MPI_CALL(MPI_Startall, (int)lk_mpi.remote_count, requests) != MPI_SUCCESS;
 }
 
 void lk_mpi_start_receives(int kind) { start_requests(receives[kind]); }
@@ -132,9 +132,9 @@ void lk_mpi_start_sends(const lk_mpi_gift *g) {
 bool lk_mpi_messages_done(const lk_mpi_gift *g) {
     int done = !lk_mpi.broken, failed = 0, n = (int)lk_mpi.remote_count;
     for (uint32_t k = 0; k < g->count && done && !failed; k++) {
-        failed = lk_mpi_calls.MPI_Testall(n, receives[g->kinds[k]], &done, ignored);
+        failed = LK_MPI_CALL(MPI_Testall, n, receives[g->kinds[k]], &done, ignored);
         if (!done || failed) continue;
-        failed = lk_mpi_calls.MPI_Testall(n, sends[g->program][g->kinds[k]], &done, ignored);
+        failed = LK_MPI_CALL(MPI_Testall, n, sends[g->program][g->kinds[k]], &done, ignored);
     }
     lk_mpi.broken = lk_mpi.broken || failed;
     return done && !failed;
@@ -143,7 +143,7 @@ bool lk_mpi_messages_done(const lk_mpi_gift *g) {
 bool lk_mpi_message_is_here(uint32_t at, const lk_mpi_gift *g) {
     int there = 1;
     for (uint32_t k = 0; k < g->count && there; k++) {
-        lk_mpi_calls.MPI_Request_get_status(receives[g->kinds[k]][at], &there, MPI_STATUS_IGNORE);
+        LK_MPI_CALL(MPI_Request_get_status, receives[g->kinds[k]][at], &there, MPI_STATUS_IGNORE);
     }
     return there;
 }

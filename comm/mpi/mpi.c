@@ -88,10 +88,10 @@ static void gather_peers(void) {
     if (gethostname(mine.name, sizeof mine.name - 1) != 0) mine.name[0] = '\0';
     uint32_t lowest = lk_mpi.rank;
     lk_mpi_need(
-        lk_mpi_calls.MPI_Allreduce(&lk_mpi.rank, &lowest, 1, MPI_UINT32_T, MPI_MIN, lk_mpi.host));
+        LK_MPI_CALL(MPI_Allreduce, &lk_mpi.rank, &lowest, 1, MPI_UINT32_T, MPI_MIN, lk_mpi.host));
     mine.host = lowest;
-    lk_mpi_need(lk_mpi_calls.MPI_Allgather(&mine, sizeof mine, MPI_BYTE, lk_mpi.peers, sizeof mine,
-                                           MPI_BYTE, lk_mpi.all));
+    lk_mpi_need(LK_MPI_CALL(MPI_Allgather, &mine, sizeof mine, MPI_BYTE, lk_mpi.peers, sizeof mine,
+                            MPI_BYTE, lk_mpi.all));
     for (uint32_t w = 0; w < lk_mpi.world; w++) {
         if (lk_mpi.peers[w].host != lowest) continue;
         lk_mpi.host_workers++;
@@ -120,19 +120,20 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
     (void)lk_leftover_remove(LEFTOVER_SECONDS);
     lk_mpi_wait_for("MPI to start");
     lk_mpi_limit_start();
+    (void)atexit(lk_mpi_on_exit);
     int provided, size, place;
     uint64_t before = lk_memory_anonymous();
     widen_sockets();
     LK_CHECK(load_mpi(error));
-    if (lk_mpi_calls.MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+    if (LK_MPI_CALL(MPI_Init_thread, NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
         return lk_fail(error, LK_UNAVAILABLE, "rank %u: MPI does not start", rank);
     }
     lk_mpi.started = true;
     // With this signal MPICH's launcher says that a process has died. It is noticed here anyhow,
     // and the signal would only end this one before it can say so.
     signal(SIGUSR1, SIG_IGN);
-    lk_mpi_calls.MPI_Comm_size(MPI_COMM_WORLD, &size);
-    lk_mpi_calls.MPI_Comm_rank(MPI_COMM_WORLD, &place);
+    LK_MPI_CALL(MPI_Comm_size, MPI_COMM_WORLD, &size);
+    LK_MPI_CALL(MPI_Comm_rank, MPI_COMM_WORLD, &place);
     if ((uint32_t)size != world || (uint32_t)place != rank) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "the launcher says rank %u of %u, MPI says rank %d of %d: this build is for "
@@ -140,11 +141,11 @@ lk_status lk_mpi_start(uint32_t world, uint32_t rank, const lk_mpi_options *opti
                        rank, world, place, size);
     }
     // What fails for a request is asked of the first of all communicators.
-    lk_mpi_calls.MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    lk_mpi_need(lk_mpi_calls.MPI_Comm_dup(MPI_COMM_WORLD, &lk_mpi.all));
-    lk_mpi_calls.MPI_Comm_set_errhandler(lk_mpi.all, MPI_ERRORS_RETURN);
-    lk_mpi_need(lk_mpi_calls.MPI_Comm_split_type(lk_mpi.all, MPI_COMM_TYPE_SHARED, place,
-                                                 MPI_INFO_NULL, &lk_mpi.host));
+    LK_MPI_CALL(MPI_Comm_set_errhandler, MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    lk_mpi_need(LK_MPI_CALL(MPI_Comm_dup, MPI_COMM_WORLD, &lk_mpi.all));
+    LK_MPI_CALL(MPI_Comm_set_errhandler, lk_mpi.all, MPI_ERRORS_RETURN);
+    lk_mpi_need(LK_MPI_CALL(MPI_Comm_split_type, lk_mpi.all, MPI_COMM_TYPE_SHARED, place,
+                            MPI_INFO_NULL, &lk_mpi.host));
     uint64_t after = lk_memory_anonymous();
     external = after > before ? after - before : 0;
     gather_peers();
@@ -173,7 +174,7 @@ const char *lk_mpi_transport(void) {
 const char *lk_mpi_version(void) {
     static char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
-    if (text[0] || lk_mpi_calls.MPI_Get_library_version(text, &length) != MPI_SUCCESS) return text;
+    if (text[0] || LK_MPI_CALL(MPI_Get_library_version, text, &length) != MPI_SUCCESS) return text;
     for (char *at = text; *at; at++) {
         if (*at == '\t' || *at == '\n') *at = *at == '\t' ? ' ' : '\0';
         if (!*at) break;

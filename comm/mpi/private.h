@@ -54,6 +54,12 @@ extern struct lk_mpi_calls {
 #undef LK_MPI_CALL_FIELD
 } lk_mpi_calls;
 
+// LK_MPI_CALL(MPI_Name, arguments): what it returns. MPICH ends the process in some of its calls
+// if another worker goes at a bad moment (assertions of MPICH 4.0, by exit); lost.c sees to it that
+// this is said, and ended with LK_RETRY, as any loss of a worker is.
+#define LK_MPI_CALL(name, ...) \
+    (lk_mpi.inside = true, lk_mpi_returned(lk_mpi_calls.name(__VA_ARGS__)))
+
 typedef struct lk_mpi_peer {
     uint32_t host;  // the lowest rank on its host
     int64_t process;
@@ -77,16 +83,22 @@ extern struct lk_mpi_common {
     uint64_t step;       // of the last one
     bool leader_writes;  // as its last reports said
     bool broken;         // MPI has said that a connection is
+    bool inside;         // in a call of MPI
 } lk_mpi;
+
+static inline int lk_mpi_returned(int result) {
+    lk_mpi.inside = false;
+    return result;
+}
 
 // --- round.c --------------------------------------------------------------------------------
 
 // What is given and awaited at once: one bucket of a round.
 typedef struct lk_mpi_gift {
     lk_round round;
-    uint32_t wanted;  // buckets of the round that a worker has given, this one among them
+    uint32_t wanted;   // buckets of the round that a worker has given, this one among them
     uint32_t program;  // whose it is
-    int kinds[2];     // of messages
+    int kinds[2];      // of messages
     uint32_t count;
     bool reports;
 } lk_mpi_gift;
@@ -152,6 +164,12 @@ const lk_report *lk_mpi_report_of(uint32_t at, uint32_t parity);
 
 // From here to lk_mpi_seal an alarm ends the process where start-up lasts too long.
 void lk_mpi_limit_start(void);
+
+// At exit: if MPI has ended the process in one of its calls, it ends in its own words. For atexit.
+void lk_mpi_on_exit(void);
+
+// After a call of MPI that failed in start-up: the end, if another worker has died.
+void lk_mpi_blame_dead(void);
 
 // A blocking call of start-up: the others are all there, or nothing goes on.
 void lk_mpi_need(int result);

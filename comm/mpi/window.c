@@ -46,13 +46,13 @@ lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
     MPI_Info info;
     void *base;
     lk_mpi_wait_for("the window between the workers of a host");
-    lk_mpi_calls.MPI_Info_create(&info);
-    lk_mpi_calls.MPI_Info_set(info, "alloc_shared_noncontig", "true");
+    LK_MPI_CALL(MPI_Info_create, &info);
+    LK_MPI_CALL(MPI_Info_set, info, "alloc_shared_noncontig", "true");
     int failed =
-        lk_mpi_calls.MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, lk_mpi.host, &base, &window);
-    lk_mpi_calls.MPI_Info_free(&info);
+        LK_MPI_CALL(MPI_Win_allocate_shared, (MPI_Aint)bytes, 1, info, lk_mpi.host, &base, &window);
+    LK_MPI_CALL(MPI_Info_free, &info);
     if (failed) {
-        lk_mpi_let_rendezvous_speak();
+        lk_mpi_blame_dead();
         return lk_fail(error, LK_UNAVAILABLE,
                        "MPI gives no window of %llu bytes between the workers of a host; is there "
                        "room in /dev/shm?",
@@ -66,7 +66,7 @@ lk_status lk_mpi_window(uint64_t payload, uint8_t **mine, lk_error *error) {
         if (!lk_mpi_is_here(w)) continue;
         MPI_Aint size;
         int unit;
-        lk_mpi_calls.MPI_Win_shared_query(window, (int)member++, &size, &unit, &base);
+        LK_MPI_CALL(MPI_Win_shared_query, window, (int)member++, &size, &unit, &base);
         if (w == lk_mpi.rank || !lk_mpi_in_window(w)) continue;
         controls[w] = control_at(base);
         // Every page is in this process's tables before the first step.

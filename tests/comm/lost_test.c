@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,8 +67,8 @@ static int begin(void **state) {
     for (uint32_t w = 0; w < WORLD; w++) {
         lk_mpi.peers[w] = (lk_mpi_peer){.process = w == 1 ? child : getpid(), .name = "node"};
     }
+    lk_mpi_wait_for("a test");
     lk_mpi_watch();
-    lk_mpi_seal();
     return child < 0;
 }
 
@@ -79,7 +80,7 @@ static int end(void **state) {
 }
 
 // Before each test nobody has given anything, and all is well.
-static int clear(void **state) {
+static int start_up(void **state) {
     (void)state;
     memset(given, 0, sizeof given);
     given[SELF] = true;
@@ -87,6 +88,12 @@ static int clear(void **state) {
     for (uint32_t w = 0; w < WORLD; w++) gave_up_for[w] = LK_NONE;
     lk_mpi.leader_writes = lk_mpi.broken = false;
     return 0;
+}
+
+// And start-up is over.
+static int clear(void **state) {
+    lk_mpi_seal();
+    return start_up(state);
 }
 
 static void goes_on(lk_round round, double seconds) {
@@ -110,7 +117,46 @@ static const char silent[] = "is silent for longer than --step-timeout";
 static const char cut_off[] = "is cut off: MPI says its connection broke";
 static const char died[] = "has died";
 
-// --- tests: once the child is dead it remains so -------------------------------------------------
+// A process that exits with 1, in a call of MPI or not, ends with `code` and says `line`.
+static void exits(bool inside, int code, const char *line) {
+    char text[600];
+    int ends[2], how;
+    assert_int_equal(pipe(ends), 0);
+    fflush(NULL);
+    const pid_t process = fork();
+    if (process == 0) {
+        (void)dup2(ends[1], STDERR_FILENO);
+        lk_mpi.inside = inside;
+        (void)atexit(lk_mpi_on_exit);
+        exit(1);
+    }
+    close(ends[1]);
+    const ssize_t got = read(ends[0], text, sizeof text - 1);
+    text[got > 0 ? got : 0] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(process, &how, 0), process);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), code);
+    if (strcmp(text, line) != 0) fail_msg("%s\nwanted %s", text, line);
+}
+
+// --- tests: once start-up is over, and the child is dead, it remains so --------------------------
+
+static void test_start_ended_by_mpi(void **state) {
+    (void)state;
+    exits(false, 1, "");
+    exits(true, LK_RETRY,
+          "lockstep: rank 3: MPI has ended this process during start-up, waiting for a test; is "
+          "every one of the 4 workers running? see --start-timeout\n");
+}
+
+static void test_round_ended_by_mpi(void **state) {
+    (void)state;
+    exits(false, 1, "");
+    exits(true, LK_RETRY,
+          "lockstep: rank 3: MPI has ended this process at step 7; the last checkpoint stands, go "
+          "on with --resume\n");
+}
 
 static void test_silence(void **state) {
     (void)state;
@@ -162,6 +208,12 @@ static void test_ended_for_another(void **state) {
     assert_int_equal(gave_up_for[SELF], 2);
     gave_up_for[1] = SELF;
     ends(LK_ROUND_BOXES, 0.1, 1, died);
+    char line[256];  // where MPI ends this process for it, the dead one is named all the same
+    snprintf(line, sizeof line,
+             "lockstep: rank 3: rank 1 on node (process %lld) has died, noticed at step 7 in phase "
+             "reduce; the last checkpoint stands, go on with --resume\n",
+             (long long)lk_mpi.peers[1].process);
+    exits(true, LK_RETRY, line);
 }
 
 static void test_sign_of_life(void **state) {
@@ -199,6 +251,8 @@ static void test_first_of_the_dead(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_start_ended_by_mpi, start_up),
+        cmocka_unit_test_setup(test_round_ended_by_mpi, clear),
         cmocka_unit_test_setup(test_silence, clear),
         cmocka_unit_test_setup(test_leader_that_saves, clear),
         cmocka_unit_test_setup(test_broken_connection, clear),
