@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { GUARDED_BLOCKS_MAX = 256 };
+enum { GUARDED_BLOCKS_MAX = 512 };
 
 static struct {
     uint8_t *begin, *map;

@@ -402,26 +402,31 @@ static void check_weight_gradient(lk_dense d, uint32_t grain) {
     free(scratch);
 }
 
-// More leaves than a block of a GPU takes at once.
+// More leaves than a block of a GPU takes at once, of few columns and of many.
+static void check_many_grains(uint32_t n, uint32_t count) {
+    enum { MOST = 300, EXAMPLES = 2 };
+    lk_grain_view grains[MOST];
+    output sums = output_of(n * sizeof(float));
+    snprintf(shape, sizeof shape, "n %u grains %u of %u", n, count, EXAMPLES);
+    for (uint32_t g = 0; g < count; g++) {
+        grains[g] = (lk_grain_view){.examples = g + 1 < count ? EXAMPLES : 1};
+        grains[g].dy = operand((uint64_t)grains[g].examples * n);
+    }
+    reference->column_sums(n, count, grains, sums.want);
+    EACH_VARIANT(k) {
+        k->column_sums(n, count, grains, sums.got);
+        same(&sums, k->name, "column_sums", shape);
+    }
+    output_free(&sums);
+    free_grains(grains, count);
+}
+
 static void test_many_grains(void **state) {
-    enum { MANY = 70, EXAMPLES = 2 };
-    lk_grain_view grains[MANY];
     (void)state;
     for (seed = 1; seed <= 3; seed++) {
-        const uint32_t n = draw_from(5, 40);
-        output sums = output_of(n * sizeof(float));
-        snprintf(shape, sizeof shape, "n %u grains %u of %u", n, MANY, EXAMPLES);
-        for (uint32_t g = 0; g < MANY; g++) {
-            grains[g] = (lk_grain_view){.examples = g + 1 < MANY ? EXAMPLES : 1};
-            grains[g].dy = operand((uint64_t)grains[g].examples * n);
-        }
-        reference->column_sums(n, MANY, grains, sums.want);
-        EACH_VARIANT(k) {
-            k->column_sums(n, MANY, grains, sums.got);
-            same(&sums, k->name, "column_sums", shape);
-        }
-        output_free(&sums);
-        free_grains(grains, MANY);
+        check_many_grains(draw_from(5, 40), 70);
+        check_many_grains(draw_from(1, 9), 300);
+        check_many_grains(draw_from(512, 600), 70);
     }
 }
 

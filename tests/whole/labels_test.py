@@ -175,6 +175,12 @@ def refusals(t, config, labels):
     refused(65, f"{LABELS}: byte {8 + 2 * first}: label {first}: found {labels[first]}, wanted 0 "
             "to 699 (700 classes)", *train, "model.classes=700", "--set",
             f"model.layers={json.dumps(layers)}")
+    # Labels are looked at before anything is trained: one that the first step does not draw, too.
+    shutil.copytree("set", "late")
+    put("late/" + LABELS, read("set/" + LABELS)[:-2] + struct.pack(">H", CLASSES))
+    refused(65, f"label {COUNT - 1}: found {CLASSES}, wanted 0 to {CLASSES - 1}", "train", config,
+            "--data", "late", "--run-dir", "never", "--set", "steps=1")
+    t.check(not os.path.exists("never"), "nothing was begun")
     refused(78, "wanted an integer from 2 to 65536", *train, "model.classes=65537")
     refused(64, "--classes", "data", "verify", "--made-up", "9", "--classes", "65537")
     for name, content, text in (
