@@ -24,9 +24,10 @@ SAMPLE = 60
 FAULTS = ("signal=KILL", "error=EIO", "error=ENOSPC", "error=EINTR")
 CODES = {0, 64, 65, 66, 69, 70, 74, 75, 78}
 # Their failure is none of a disk or a signal, and the C library ends the process by it, or they
-# cannot fail; brk answers with an address, never with an error.
-UNFAILING = {"brk", "futex", "exit_group", "exit", "rt_sigreturn", "rt_sigprocmask", "mprotect",
-             "set_robust_list", "rseq", "clone3", "clone", "restart_syscall"}
+# cannot fail; brk answers with an address and getpid with a number, never with an error.
+UNFAILING = {"brk", "futex", "exit_group", "exit", "getpid", "getppid", "gettid", "rt_sigreturn",
+             "rt_sigprocmask", "mprotect", "set_robust_list", "rseq", "clone3", "clone",
+             "restart_syscall"}
 CONFIG = {"steps": 12, "hash_every_steps": 4, "checkpoint.every_steps": 5, "checkpoint.keep_max": 1}
 
 
