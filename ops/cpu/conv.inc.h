@@ -595,7 +595,7 @@ V_INLINE vf pool_store_half(const bool f16, const int checked, const vf sum[4],
         cell[i] = rule == LK_NARROW ? v_add(sum[i], v_zero()) : sum[i];
     }
     const vf best = pool_tile(f16, rule, cell, checked, &won, &bad);
-    half_store_first(f16, y, count, best);
+    half_store_first(f16, false, y, count, best);
     v_store_cells_first(argmax, count, won.right, won.lower_right, won.below);
     return bad;
 }

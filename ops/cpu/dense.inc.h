@@ -807,18 +807,37 @@ static void deep_transpose(const input_block *b, uint32_t k, uint32_t lanes) {
 
 typedef vf deep_sums[DEEP_VECTORS];
 
-// The same of 16 bits, `count` inputs at most.
+// The same of 16 bits, of whole vectors.
+V_INLINE vf deep_put(const bool f16, const lk_narrow_rule rule, const uint16_t *mask, uint16_t *dx,
+                     const deep_sums sum, vf bad, const int vectors) {
+    half_look look = half_look_start();
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        const vf finished = v_add(sum[v], v_zero());
+        half_look_at(&look, finished);
+        narrow_store(f16, rule, mask + v * V_LANES, V_LANES, finished, dx + v * V_LANES);
+    }
+    return half_looked(f16, rule, &look) ? v_note(bad, v_set1(__builtin_inff())) : bad;
+}
+
+// .. `count` inputs at most.
 V_INLINE vf deep_finish_half(const input_block *b, uint64_t at, uint32_t count, const deep_sums sum,
                              vf bad, const int vectors) {
-    float stage[DEEP_PANEL];
-    lk_narrow how = *b->how;
-    if (how.mask) how.mask += b->at + at;
-    V_UNROLL for (int v = 0; v < vectors; v++) {
-        v_store(stage + v * V_LANES, v_add(sum[v], v_zero()));
+    const lk_narrow *how = b->how;
+    const bool f16 = how->dtype == LK_F16;
+    const uint16_t *mask = how->rule == LK_NARROW_MASK ? how->mask + b->at + at : NULL;
+    uint16_t *dx = b->dx_half + b->at + at;
+    if (count >= (uint32_t)(vectors * V_LANES)) {
+        if (f16 && mask) return deep_put(true, LK_NARROW_MASK, mask, dx, sum, bad, vectors);
+        if (mask) return deep_put(false, LK_NARROW_MASK, mask, dx, sum, bad, vectors);
+        if (f16) return deep_put(true, LK_NARROW, dx, dx, sum, bad, vectors);
+        return deep_put(false, LK_NARROW, dx, dx, sum, bad, vectors);
     }
-    const uint32_t some = LK_MIN(count, (uint32_t)(vectors * V_LANES));
-    const bool over = narrow(&how, some, stage, b->dx_half + b->at + at);
-    return over ? v_note(bad, v_set1(__builtin_inff())) : bad;
+    for (uint32_t v = 0; v * V_LANES < count; v++) {
+        const vf finished = v_add(sum[v], v_zero());
+        bad = half_put(how, b->at + at + v * V_LANES, count - v * V_LANES, finished, b->dx_half,
+                       bad);
+    }
+    return bad;
 }
 
 // Finishes, masks and stores the sums of inputs k .. of example m.

@@ -2,23 +2,25 @@
 // stored. In the words of vector.h; compiled once per variant.
 #include "ops/op.h"
 
-// To nearest even by integers: what is cut off is 16 bits. A NaN may become infinity or a number,
-// so whoever asks looks at v itself, too.
-V_INLINE vf bfloat_round(vf v) {
+// To nearest even by integers: the upper 16 bits are v rounded, the others are to be cut off. A NaN
+// may become infinity or a number, so whoever asks looks at v itself, too.
+V_INLINE vi bfloat_up(vf v) {
     const vi bits = i_bits(v), odd = i_and(i_shift_right(bits, 16), i_set1(1));
-    const vi up = i_add(bits, i_add(odd, i_set1(0x7fff)));
-    return v_from_bits(i_and(up, i_set1((int32_t)0xffff0000u)));
+    return i_add(bits, i_add(odd, i_set1(0x7fff)));
+}
+V_INLINE vf bfloat_round(vf v) {
+    return v_from_bits(i_and(bfloat_up(v), i_set1((int32_t)0xffff0000u)));
 }
 
 V_INLINE vf half_load(const bool f16, const uint16_t *p) {
     return f16 ? v_load_f16(p) : v_from_bits(i_shift_left(i_load_u16(p), 16));
 }
-// Of a value that is rounded already.
-V_INLINE void half_store(const bool f16, uint16_t *p, vf v) {
+// `rounds`: the store does; otherwise v is rounded already.
+V_INLINE void half_store(const bool f16, const bool rounds, uint16_t *p, vf v) {
     if (f16)
         v_store_f16(p, v);
     else
-        i_store_u16(p, i_shift_right(i_bits(v), 16));
+        i_store_u16(p, i_shift_right(rounds ? bfloat_up(v) : i_bits(v), 16));
 }
 V_INLINE vf half_round(const bool f16, vf v) { return f16 ? v_round_f16(v) : bfloat_round(v); }
 
@@ -29,23 +31,24 @@ V_INLINE vf half_load_first(const bool f16, const uint16_t *p, uint32_t count) {
     memcpy(some, p, count * sizeof *some);
     return half_load(f16, some);
 }
-V_INLINE void half_store_first(const bool f16, uint16_t *p, uint32_t count, vf v) {
+V_INLINE void half_store_first(const bool f16, const bool rounds, uint16_t *p, uint32_t count,
+                               vf v) {
     uint16_t some[V_LANES];
-    half_store(f16, count >= V_LANES ? p : some, v);
+    half_store(f16, rounds, count >= V_LANES ? p : some, v);
     if (count < V_LANES) memcpy(p, some, count * sizeof *some);
 }
 
 // --- of one vector -------------------------------------------------------------------------------
 
-V_INLINE vf narrow_rounded(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
-                           uint32_t count, vf v) {
+// Stores what v becomes. The store rounds: a +0 that a mask leaves, too, which is +0 then.
+V_INLINE void narrow_store(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
+                           uint32_t count, vf v, uint16_t *dst) {
     if (rule == LK_NARROW_RELU) v = v_relu(v);
-    vf rounded = half_round(f16, v);
-    if (rule == LK_NARROW_RELU_AFTER) rounded = v_relu(rounded);
+    if (rule == LK_NARROW_RELU_AFTER) v = v_relu(half_round(f16, v));
     if (rule == LK_NARROW_MASK) {
-        rounded = v_keep(v_gt(half_load_first(f16, mask, count), v_zero()), rounded);
+        v = v_keep(v_gt(half_load_first(f16, mask, count), v_zero()), v);
     }
-    return rounded;
+    half_store_first(f16, rule != LK_NARROW_RELU_AFTER, dst, count, v);
 }
 
 // What is flagged of values and of what they are rounded to, from the patterns of the values: the
@@ -76,7 +79,7 @@ V_INLINE vf half_put_of(const bool f16, const lk_narrow_rule rule, const uint16_
                         uint32_t count, vf v, uint16_t *dst, vf bad) {
     half_look look = half_look_start();
     half_look_at(&look, v);
-    half_store_first(f16, dst, count, narrow_rounded(f16, rule, mask, count, v));
+    narrow_store(f16, rule, mask, count, v, dst);
     return half_looked(f16, rule, &look) ? v_set1(__builtin_nanf("")) : bad;
 }
 V_NOINLINE vf half_put(const lk_narrow *how, uint64_t at, uint32_t count, vf v, uint16_t *dst,
@@ -93,14 +96,13 @@ V_INLINE uint32_t narrow_all(const bool f16, const lk_narrow_rule rule, const ui
     for (; i + V_LANES <= count; i += V_LANES) {
         const vf v = v_load(src + i);
         half_look_at(&look, v);
-        half_store(f16, dst + i, narrow_rounded(f16, rule, mask ? mask + i : NULL, V_LANES, v));
+        narrow_store(f16, rule, mask ? mask + i : NULL, V_LANES, v, dst + i);
     }
     if (i < count) {
         const uint32_t rest = (uint32_t)(count - i);
         const vf v = v_load_first(src + i, rest);
         half_look_at(&look, v);
-        half_store_first(f16, dst + i, rest,
-                         narrow_rounded(f16, rule, mask ? mask + i : NULL, rest, v));
+        narrow_store(f16, rule, mask ? mask + i : NULL, rest, v, dst + i);
     }
     return half_looked(f16, rule, &look);
 }
@@ -163,7 +165,7 @@ V_INLINE uint32_t pool_all(const bool f16, const lk_narrow_rule rule, const lk_c
                 pool_winner won;
                 const vf best = pool_tile(f16, rule, cell, true, &won, &bad);
                 v_store_cells_first(argmax + co, some, won.right, won.lower_right, won.below);
-                half_store_first(f16, dst + co, some, best);
+                half_store_first(f16, false, dst + co, some, best);
             }
             dst += c->out_c, argmax += c->out_c;
         }
