@@ -814,7 +814,8 @@ V_INLINE vf deep_put(const bool f16, const lk_narrow_rule rule, const uint16_t *
     V_UNROLL for (int v = 0; v < vectors; v++) {
         const vf finished = v_add(sum[v], v_zero());
         half_look_at(&look, finished);
-        narrow_store(f16, rule, mask + v * V_LANES, V_LANES, finished, dx + v * V_LANES);
+        narrow_store(f16, rule, rule == LK_NARROW_MASK ? mask + v * V_LANES : NULL, V_LANES,
+                     finished, dx + v * V_LANES);
     }
     return half_looked(f16, rule, &look) ? v_note(bad, v_set1(__builtin_inff())) : bad;
 }
@@ -829,8 +830,8 @@ V_INLINE vf deep_finish_half(const input_block *b, uint64_t at, uint32_t count, 
     if (count >= (uint32_t)(vectors * V_LANES)) {
         if (f16 && mask) return deep_put(true, LK_NARROW_MASK, mask, dx, sum, bad, vectors);
         if (mask) return deep_put(false, LK_NARROW_MASK, mask, dx, sum, bad, vectors);
-        if (f16) return deep_put(true, LK_NARROW, dx, dx, sum, bad, vectors);
-        return deep_put(false, LK_NARROW, dx, dx, sum, bad, vectors);
+        if (f16) return deep_put(true, LK_NARROW, NULL, dx, sum, bad, vectors);
+        return deep_put(false, LK_NARROW, NULL, dx, sum, bad, vectors);
     }
     for (uint32_t v = 0; v * V_LANES < count; v++) {
         const vf finished = v_add(sum[v], v_zero());
