@@ -4,6 +4,7 @@
 //
 //   test_half_kernels [ROUNDS]    shapes to try of each kernel (default 60)
 #define _GNU_SOURCE
+#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "ops/cpu/tiles.h"
 #include "ops/half.h"
 #include "ops/variant.h"
 #include "tests/ops/guarded.h"
@@ -188,6 +190,35 @@ static void test_dense_input_gradient(void **state) {
             t.half.out.mask = mask.narrow;
         }
         t.lane.at[LK_DY] = of(&dy);
+        t.wide = guarded_take(t.count * sizeof(float), 0);
+        (void)dense_input_gradient(judge, &d, m, w.wide, dy.wide, NULL, t.wide, NULL);
+        try_all(&t, LK_DX);
+        free(t.wide);
+        release(&dy), release(&w), release(&mask);
+    }
+}
+
+// A single sum that is too large for 16 bits is noticed wherever it is, where lanes are inputs: of
+// so many examples with one gradient each.
+static void test_dense_input_gradient_of_a_large_sum(void **state) {
+    const lk_dense d = {.k_count = 300, .n_count = 40};
+    const uint32_t m = LK_DENSE_EXAMPLES;
+    (void)state;
+    for (uint32_t at = 0; at < d.k_count; at += 3) {
+        const lk_dtype dtype = draw_dtype();
+        const operand dy = operand_of((uint64_t)m * d.n_count, dtype, false, false, false);
+        const operand w = operand_of((uint64_t)d.k_count * d.n_count, dtype, false, false, false);
+        const uint32_t n = draw(d.n_count);
+        memset(dy.wide, 0, (uint64_t)m * d.n_count * sizeof(float));
+        for (uint32_t i = 0; i < m; i++) dy.wide[i * d.n_count + (n + i) % d.n_count] = 1.0f;
+        w.wide[at * d.n_count + n] = (draw(2) ? -1.0f : 1.0f) * (dtype == LK_F16 ? 65520 : FLT_MAX);
+        trial t = {.op = {.type = &lk_op_dense_input_gradient, .floats = d.n_count, .dense = d},
+                   .half = {.dtype = dtype, .out = {.dtype = dtype}},
+                   .lane = {.examples = m, .param = {w.wide}},
+                   .count = (uint64_t)m * d.k_count};
+        const operand mask = operand_of(t.count, dtype, true, false, false);
+        if (draw(2)) t.half.out = (lk_narrow){dtype, LK_NARROW_MASK, mask.narrow};
+        t.lane.at[LK_DY] = dy.wide;
         t.wide = guarded_take(t.count * sizeof(float), 0);
         (void)dense_input_gradient(judge, &d, m, w.wide, dy.wide, NULL, t.wide, NULL);
         try_all(&t, LK_DX);
@@ -377,6 +408,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),
         cmocka_unit_test(test_dense_input_gradient),
+        cmocka_unit_test(test_dense_input_gradient_of_a_large_sum),
         cmocka_unit_test(test_conv2d_pool),
         cmocka_unit_test(test_conv2d_pool_of_a_large_loser),
         cmocka_unit_test(test_weight_gradients),
