@@ -230,6 +230,13 @@ MODELS["reduced"] = ([7, 1, 4], [
     {"type": "time_reduction", "name": "all", "factor": 2},
     {"type": "flatten", "name": "flatten"},
     {"type": "dense", "name": "head", "units": 10}])
+# An odd number of frames, of a layer that is two ops, as one.
+MODELS["states_reduced"] = ([7, 1, 4], [
+    {"type": "dense", "name": "rows", "units": 5},
+    {"type": "lstm", "name": "states", "units": 3, "return_sequences": True},
+    {"type": "time_reduction", "name": "pairs", "factor": 2},
+    {"type": "gru", "name": "last", "units": 3},
+    {"type": "dense", "name": "head", "units": 10}])
 # A transducer: half of the frames, labels that are sequences.
 MODELS["transducer"] = ([12, 1, 6], [
     {"type": "dense", "name": "rows", "units": 5, "activation": "relu"},
@@ -268,6 +275,7 @@ CONSTANTS = {"layered": [("centered.weight", [1.0] * 4), ("rows.bias", [0.0] * 6
              "sequence": [(name + ".bias_hh_l0", [0.0] * 4 * units)
                           for name, units in (("first", 5), ("other", 3))],
              "state": [("state.bias_hh_l0", [0.0] * 20)],
+             "states_reduced": [("states.bias_hh_l0", [0.0] * 12)],
              "transducer": [("encoder.bias_hh_l0", [0.0] * 20),
                             ("prediction.bias_hh_l0", [0.0] * 16)]}
 
