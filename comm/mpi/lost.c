@@ -139,7 +139,9 @@ _Noreturn static void end_start_without_dead(void) {
     char line[400];
     uint32_t w = 0;
     while (w < lk_mpi.world && !is_at_fault(w)) w++;
-    for (w %= lk_mpi.world; !is_dead[w];) w++;
+    if (w == lk_mpi.world) {  // each says that it ended for another: the first of them
+        for (w = 0; !is_dead[w];) w++;
+    }
     lk_mpi_say_lost(w);
     lk_rendezvous_last_word();
     size_t n = lk_format(line, sizeof line,

@@ -55,8 +55,8 @@ extern struct lk_mpi_calls {
 } lk_mpi_calls;
 
 // LK_MPI_CALL(MPI_Name, arguments): what it returns. MPICH ends the process in some of its calls
-// if another worker goes at a bad moment (assertions of MPICH 4.0, by exit); lost.c sees to it that
-// this is said, and ended with LK_RETRY, as any loss of a worker is.
+// when another worker dies at a bad moment (assertions of MPICH 4.0, by exit); lost.c sees to it
+// that this is said, and that the process ends with LK_RETRY, as after any loss of a worker.
 #define LK_MPI_CALL(name, ...) \
     (lk_mpi.inside = true, lk_mpi_returned(lk_mpi_calls.name(__VA_ARGS__)))
 
@@ -96,9 +96,9 @@ static inline int lk_mpi_returned(int result) {
 // What is given and awaited at once: one bucket of a round.
 typedef struct lk_mpi_gift {
     lk_round round;
-    uint32_t wanted;   // buckets of the round that a worker has given, this one among them
+    uint32_t wanted;  // buckets of the round that a worker has given, this one among them
     uint32_t program;  // whose it is
-    int kinds[2];      // of messages
+    int kinds[2];     // of messages
     uint32_t count;
     bool reports;
 } lk_mpi_gift;

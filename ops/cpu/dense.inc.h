@@ -807,7 +807,7 @@ static void deep_transpose(const input_block *b, uint32_t k, uint32_t lanes) {
 
 typedef vf deep_sums[DEEP_VECTORS];
 
-// The same of 16 bits, of whole vectors.
+// Finishes the sums of whole vectors of inputs, and stores them as 16 bits.
 V_INLINE vf deep_put(const bool f16, const lk_narrow_rule rule, const uint16_t *mask, uint16_t *dx,
                      const deep_sums sum, vf bad, const int vectors) {
     half_look look = half_look_start();
@@ -820,7 +820,7 @@ V_INLINE vf deep_put(const bool f16, const lk_narrow_rule rule, const uint16_t *
     return half_looked(f16, rule, &look) ? v_note(bad, v_set1(__builtin_inff())) : bad;
 }
 
-// .. `count` inputs at most.
+// The same of `count` inputs at most; value `at` is the first.
 V_INLINE vf deep_finish_half(const input_block *b, uint64_t at, uint32_t count, const deep_sums sum,
                              vf bad, const int vectors) {
     const lk_narrow *how = b->how;

@@ -40,7 +40,8 @@ V_INLINE void half_store_first(const bool f16, const bool rounds, uint16_t *p, u
 
 // --- of one vector -------------------------------------------------------------------------------
 
-// Stores what v becomes. The store rounds: a +0 that a mask leaves, too, which is +0 then.
+// Stores what v becomes. The store rounds, unless ReLU comes after the rounding. A mask comes
+// before: the +0 that it leaves is +0 when it is rounded.
 V_INLINE void narrow_store(const bool f16, const lk_narrow_rule rule, const uint16_t *mask,
                            uint32_t count, vf v, uint16_t *dst) {
     if (rule == LK_NARROW_RELU) v = v_relu(v);

@@ -255,8 +255,8 @@ static inline __device__ lk_cuda_element lk_cuda_element_of(const lk_cuda_pictur
     return {m, line - m * p.rows.by, cell - line * p.columns.by, element - cell * p.channels.by};
 }
 
-// Calls launch(first, some) for the examples of a microbatch, of which each has so many elements:
-// as many at once as numbers below 2^31 tell apart, in most cases all.
+// Calls launch(first, some) for all examples of a microbatch, in parts of less than 2^31 elements;
+// in most cases that is one call. `elements`: of one example.
 template <typename Launch>
 static inline void lk_cuda_in_parts(lk_cuda_stream *s, uint32_t examples, uint64_t elements,
                                     Launch launch) {
@@ -266,7 +266,7 @@ static inline void lk_cuda_in_parts(lk_cuda_stream *s, uint32_t examples, uint64
     }
 }
 
-// Blocks for the elements of so many pictures: a row of blocks for each picture, or for several.
+// Blocks for the elements of `pictures` pictures: a row of blocks for each, or for several.
 static inline lk_cuda_grid lk_cuda_picture_blocks(const lk_cuda_picture &p, uint32_t pictures) {
     const lk_cuda_grid one = lk_cuda_blocks(p.elements);
     return {dim3(one.blocks.x, LK_MIN(pictures, 65535u)),

@@ -44,7 +44,7 @@ static inline __device__ float load_augmented(const lk_cuda_source &source,
     return lk_fmaf(value, factor, offset);
 }
 
-// What a block loads: so many rows of the batch, or one of several parts of a row.
+// What a block loads: `rows` rows of the batch, or one of the `parts` parts of a row.
 struct load_tile {
     uint32_t rows, parts;
     lk_cuda_divisor by_floats;  // where there are several rows

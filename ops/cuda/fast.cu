@@ -262,7 +262,7 @@ static uint32_t piece_of(const lk_fast_rules *r, const product_shape *p, lk_fast
     return piece;
 }
 
-// For `grains` grains at once, or what is left of so many examples.
+// For `grains` grains at once; of the last ones there may be fewer, as `examples` says.
 static scratch_plan lay(const lk_fast_rules *r, const product_shape *p, lk_fast_pass pass,
                         uint32_t grains, uint32_t examples) {
     const uint32_t piece = piece_of(r, p, pass);
