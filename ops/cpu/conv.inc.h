@@ -19,7 +19,9 @@
 
 enum {
     PANEL = 2 * V_LANES,                      // channels of a panel
-    TILE = V_REGISTERS >= 32 ? 8 : 4,         // positions of a tile
+    TILE = 8,                                 // positions of a tile, at most
+    TILE_WIDE = V_REGISTERS >= 32 ? 8 : 6,    // .. of a whole panel
+    TILE_POOL = V_REGISTERS >= 32 ? 8 : 4,    // .. of 2x2 tiles of a pool
     VECTORS = PANEL / V_LANES,
 };
 
@@ -418,10 +420,13 @@ V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel
     return bad;
 }
 
-// Positions at .. of the grid: as many as a tile of `size` has, or are left. Returns `bad`, noted.
-V_INLINE vf grid_tile(const int size, const int vectors, const grid *g, const walk *k,
-                      const panel *p, const float *image, const float *mask, float *out,
-                      uint64_t at, vf bad) {
+#include "ops/cpu/conv_thin.inc.h"
+
+// Positions at .. of the grid: as many as a tile of `size` has, or are left. `bad` is noted in
+// memory: the sums need all registers.
+V_INLINE void grid_tile(const int size, const int vectors, const grid *g, const walk *k,
+                        const panel *p, const float *image, const float *mask, float *out,
+                        uint64_t at, vf *bad) {
     const float *pixel[TILE];
     uint64_t offset[TILE];
     const uint64_t left = (uint64_t)g->rows * g->columns - at;
@@ -431,6 +436,7 @@ V_INLINE vf grid_tile(const int size, const int vectors, const grid *g, const wa
         // A tile that is not full sums its last position several times.
         pixel[i] = image + row * g->image_row + column * g->image_column;
         offset[i] = row * g->out_row + column * g->out_column;
+        if (mask) __builtin_prefetch(mask + offset[i]);  // it is there when the sums are
         if (i + 1 < count && ++column == g->columns) {
             column = 0;
             row++;
@@ -438,41 +444,39 @@ V_INLINE vf grid_tile(const int size, const int vectors, const grid *g, const wa
     }
     vf sum[TILE][VECTORS];
     tile_any(false, size, vectors, sum, k, pixel, p);
+    vf noted = *bad;
     V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
         if (i >= count) continue;
-        bad = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL, out + offset[i],
-                             bad);
+        noted = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL,
+                               out + offset[i], noted);
     }
-    return bad;
+    *bad = noted;
 }
 
-// A last tile of few positions: half as many sums still hide the latency of fma.
-V_NOINLINE vf grid_rest(const grid *g, const walk *k, const panel *p, const float *image,
-                        const float *mask, float *out, uint64_t at, vf bad) {
-    return grid_tile(TILE / 2, VECTORS, g, k, p, image, mask, out, at, bad);
-}
-
-V_INLINE uint32_t grid_fill(const int vectors, const grid *g, const walk *k, const panel *p,
-                            const float *image, const float *mask, float *out) {
-    const uint64_t all = (uint64_t)g->rows * g->columns;
-    vf bad = v_zero();
-    for (uint64_t at = 0; at < all; at += TILE) {
-        if (TILE >= 8 && vectors == VECTORS && all - at <= TILE / 2) {
-            bad = grid_rest(g, k, p, image, mask, out, at, bad);
-        } else {
-            bad = grid_tile(TILE, vectors, g, k, p, image, mask, out, at, bad);
-        }
+// Functions of their own: a tile needs all registers. A last tile of few positions has half as many
+// sums, which still hide most of the latency of fma; a panel of one vector has more positions.
+#define GRID_TILE(name, size, vectors)                                                         \
+    V_NOINLINE void name(const grid *g, const walk *k, const panel *p, const float *image,     \
+                         const float *mask, float *out, uint64_t at, vf *bad) {                \
+        grid_tile(size, vectors, g, k, p, image, mask, out, at, bad);                          \
     }
-    return v_noted(bad);
-}
-
-#include "ops/cpu/conv_thin.inc.h"
+GRID_TILE(grid_whole, TILE_WIDE, VECTORS)
+GRID_TILE(grid_rest, TILE_WIDE / 2, VECTORS)
+GRID_TILE(grid_narrow, TILE, 1)
+#undef GRID_TILE
 
 static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const float *image,
                          const float *mask, float *out) {
+    const uint64_t all = (uint64_t)g->rows * g->columns;
+    vf bad = v_zero();
     if (k->plane) return thin_any(g, k, p, image, mask, out);
-    return p->vectors == 1 ? grid_fill(1, g, k, p, image, mask, out)
-                           : grid_fill(VECTORS, g, k, p, image, mask, out);
+    for (uint64_t at = 0; p->vectors == 1 && at < all; at += TILE) {
+        grid_narrow(g, k, p, image, mask, out, at, &bad);
+    }
+    for (uint64_t at = 0; p->vectors > 1 && at < all; at += TILE_WIDE) {
+        (all - at > TILE_WIDE / 2 ? grid_whole : grid_rest)(g, k, p, image, mask, out, at, &bad);
+    }
+    return v_noted(bad);
 }
 
 // --- forward -------------------------------------------------------------------------------------
@@ -690,7 +694,7 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const lk_dtype
                             const uint32_t size, const grid *positions, const walk *terms,
                             const panel *p, const float *image, void *y, uint8_t *argmax,
                             uint64_t from) {
-    const uint32_t step = TILE / 4;
+    const uint32_t step = TILE_POOL / 4;
     grid g = *positions;
     walk k = *terms;
     if (size) {
@@ -713,10 +717,10 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const lk_dtype
             bool whole = g.columns - column >= step;
             ahead = fetch_ahead(ahead, p->ahead->end);
             if (size && !is_inked(ink, 2 * column, whole ? 2 * step + size - 1 : size + 1)) {
-                if (whole) pool_blank(TILE / 4, vectors, to, &g, p, y, argmax, at);
+                if (whole) pool_blank(TILE_POOL / 4, vectors, to, &g, p, y, argmax, at);
                 else pool_blank(1, vectors, to, &g, p, y, argmax, at);
             } else if (whole) {
-                bad = pool_tiles(TILE / 4, vectors, checked, to, size, &g, &k, p, pixel, y,
+                bad = pool_tiles(TILE_POOL / 4, vectors, checked, to, size, &g, &k, p, pixel, y,
                                  argmax, at, bad);
             } else {
                 bad = pool_tiles(1, vectors, checked, to, size, &g, &k, p, pixel, y, argmax, at,

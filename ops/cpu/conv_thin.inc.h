@@ -5,7 +5,8 @@
 // a few vectors of positions and one channel or two, whose weights are broadcast. Every sum takes
 // its terms in the contract's order, as elsewhere.
 
-enum { THIN_TILE = 8, THIN_PAIR = TILE };  // vectors of positions of a tile of one channel, or two
+// Vectors of positions of a tile of one channel, or two.
+enum { THIN_TILE = 8, THIN_PAIR = TILE_WIDE };
 
 // Which way takes fewer vectors of sums, with a bit for the planes. `stride`: pixels between
 // neighbours.

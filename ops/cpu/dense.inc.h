@@ -139,6 +139,7 @@ enum {
     FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
     FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
     FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
+    FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
     FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
 };
 _Static_assert((int)FORWARD_PANEL_MAX <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
@@ -158,7 +159,7 @@ _Static_assert((int)FORWARD_RUN * FORWARD_RUNS <= LK_DENSE_RUN_FLOATS, "scratch 
 // What a tile prefetches of the next run of rows: the line at `at` with each of its terms.
 typedef struct forward_ahead {
     const float *at;
-    int64_t step;  // floats from one term to the next
+    int64_t step;  // floats from one term, or batch of few examples, to the next
     const float *end;  // of few examples: here `at` goes on in the next row of the group's units
 } forward_ahead;
 
@@ -260,14 +261,17 @@ V_INLINE forward_ahead forward_ahead_of(const forward_block *b, uint32_t k, uint
 static forward_ahead forward_ahead_few(const forward_block *group, uint32_t k) {
     const uint32_t tiles = (group->m_count + FORWARD_FEW_ROWS - 1) / FORWARD_FEW_ROWS * 2;
     const float *row = group->w + (uint64_t)(k + FORWARD_TERMS) * group->n_count;
-    return (forward_ahead){
-        .at = row, .step = FORWARD_FEW_PANEL / tiles, .end = row + group->units};
+    return (forward_ahead){.at = row,
+                           .step = FORWARD_FEW_BATCH * FORWARD_FEW_PANEL / tiles,
+                           .end = row + group->units};
 }
 
-// Of few examples a step may be two lines long.
+// Of few examples a step may be several lines long.
 V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a, const bool few) {
     __builtin_prefetch(a->at, 0, 2);  // to the second level: the first is full
-    if (few && a->step > LK_LANES_MAX) __builtin_prefetch(a->at + LK_LANES_MAX, 0, 2);
+    for (int64_t i = LK_LANES_MAX; few && i < a->step; i += LK_LANES_MAX) {
+        __builtin_prefetch(a->at + i, 0, 2);
+    }
     a->at += a->step;
     if (!few || a->at < a->end) return;
     a->at += b->n_count - b->together;
@@ -313,7 +317,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             sum[i][v] = v_load(rest + (uint64_t)i * panel + v * V_LANES);
         }
     }
-    uint32_t k = 0;
+    uint32_t k = 0, taken = 0;
     for (; V_FACTORS > 1 && k + V_FACTORS <= terms; k += V_FACTORS) {
         vf value[FORWARD_ROWS_MAX];
         V_UNROLL for (int i = 0; i < rows; i++) value[i] = v_load(x[i] + k);
@@ -336,7 +340,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : packs ? b->any : b->terms[tile];
     if (V_FACTORS == 1 && some == UINT64_MAX) {  // as a loop that counts they take less time
         for (uint64_t i = 0; i < LK_DENSE_RUN; i++, w += apart) {
-            forward_prefetch(b, &ahead, parts > 1);
+            if (parts == 1 || i % FORWARD_FEW_BATCH == 0) forward_prefetch(b, &ahead, parts > 1);
             forward_term(x, i, w, tail, packs ? to + i * panel : NULL, sum, rows, vectors, masked,
                          packs);
         }
@@ -344,7 +348,9 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     }
     for (; some; some &= some - 1) {
         const uint64_t i = (uint64_t)__builtin_ctzll(some);
-        forward_prefetch(b, &ahead, parts > 1);
+        if (parts == 1 || taken++ % FORWARD_FEW_BATCH == 0) {
+            forward_prefetch(b, &ahead, parts > 1);
+        }
         forward_term(x, k + i, w + i * apart, tail, packs ? to + i * panel : NULL, sum, rows,
                      vectors, masked, packs);
     }
