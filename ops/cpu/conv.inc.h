@@ -20,8 +20,8 @@
 enum {
     PANEL = 2 * V_LANES,                      // channels of a panel
     TILE = 8,                                 // positions of a tile, at most
-    TILE_WIDE = V_REGISTERS >= 32 ? 8 : 6,    // .. of a whole panel
-    TILE_POOL = V_REGISTERS >= 32 ? 8 : 4,    // .. of 2x2 tiles of a pool
+    TILE_WIDE = V_REGISTERS >= 32 ? 8 : 6,    // .. where a panel has two vectors
+    TILE_POOL = V_REGISTERS >= 32 ? 8 : 4,    // .. of a pool: whole squares of 2x2
     VECTORS = PANEL / V_LANES,
 };
 

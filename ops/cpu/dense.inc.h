@@ -156,10 +156,11 @@ enum {
 };
 _Static_assert((int)FORWARD_RUN * FORWARD_RUNS <= LK_DENSE_RUN_FLOATS, "scratch holds these runs");
 
-// What a tile prefetches of the next run of rows: the line at `at` with each of its terms.
+// What a tile prefetches of the next run of rows: the line at `at` with each of its terms; of few
+// examples what lies up to `step` floats from `at`, with every FORWARD_FEW_BATCH terms.
 typedef struct forward_ahead {
     const float *at;
-    int64_t step;  // floats from one term, or batch of few examples, to the next
+    int64_t step;  // floats from one time to the next
     const float *end;  // of few examples: here `at` goes on in the next row of the group's units
 } forward_ahead;
 

@@ -499,7 +499,7 @@ void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *
     }
 }
 
-// The topmost two of the nodes held become one, so many times.
+// Adds the topmost two of the `held` nodes into one, `merges` times. Returns how many are left.
 static uint32_t join_chunks(const pass *q, float *const *nodes, uint32_t held, uint32_t merges) {
     for (; merges > 0; merges--, held--) {
         lk_cuda_add(q->s, q->p.terms * q->p.columns, nodes[held - 2], nodes[held - 1],

@@ -74,7 +74,7 @@ void lk_fast_input_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *
 void lk_fast_weight_gradient(lk_fast *f, lk_cuda_stream *s, const lk_fast_layer *layer,
                              const lk_cuda_grains *grains, float *dw, float *db);
 
-// Scratch of a pass, in floats, for at most so many examples.
+// Scratch of a pass, in floats, for up to `examples` examples.
 uint64_t lk_fast_scratch_floats(const lk_fast_rules *rules, const lk_fast_layer *layer,
                                 lk_fast_pass pass, uint32_t examples);
 

@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     group_weights_body(lk_cuda_here(), o, weights, count);
 }
 
-// Terms of a value, whose group has a share of so many channels.
+// How many terms the sum of one value has; its group reads its share of the `channels`.
 static uint64_t terms_of(const lk_op *op, uint32_t channels) {
     return (uint64_t)op->conv.kernel_h * op->conv.kernel_w * (channels / op->grouped.groups);
 }

@@ -194,8 +194,8 @@ void lk_cuda_dense_weight_gradient(lk_cuda_stream *s, const lk_dense *d,
                                    const lk_cuda_grains *grains, float *dw);
 void lk_cuda_column_sums(lk_cuda_stream *s, uint32_t n_count, const lk_cuda_grains *grains,
                          float *out);
-// Of each of so many labels those of the rows whose label it is, to out (labels, n_count); ids: of
-// each row.
+// Adds up, for each label, the rows that have it: out (labels, n_count). `ids`: the label of each
+// row.
 void lk_cuda_label_sums(lk_cuda_stream *s, uint32_t labels, uint32_t n_count,
                         const lk_cuda_grains *grains, const uint32_t *ids, float *out);
 void lk_cuda_conv2d_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
