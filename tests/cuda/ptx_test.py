@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """ptx_test - what nvcc makes of the strict kernels holds nothing that changes bits.
 
-   ptx_test.py SOURCE_DIR TABLE FLAG...      FLAGs are those of the build
+   ptx_test.py SOURCE_DIR TABLE OBJECTS FLAG...      FLAGs are those of the build
+
+OBJECTS is the folder of the objects that hold the PTX as a text (ptx/CMakeLists.txt), so that
+nothing is compiled twice.
 
 Searched for: results flushed to zero, approximations, division that is not rounded, atomics on
 floats, double, fused multiply-adds in files that write none, and loads of the persistent kernel
@@ -62,6 +65,16 @@ def compile_ptx(nvcc, source, folder, flags):
         return f.read()
 
 
+def built_ptx(objects, source):
+    """The PTX of sm_90 that a source's object holds."""
+    name = os.path.splitext(os.path.basename(source))[0]
+    with open(os.path.join(objects, name + ".o"), "rb") as f:
+        found = re.findall(rb"\n\.version [^\0]*", f.read())
+    if len(found) != 1 or b"\n.target sm_90\n" not in found[0]:
+        raise SystemExit(f"{name}.o: found {len(found)} texts of PTX, wanted one, of sm_90")
+    return found[0].decode()
+
+
 def problems(ptx):
     found = [(why, re.search(pattern, ptx)) for pattern, why in BANNED]
     return [f"{why}: {match.group()}" for why, match in found if match]
@@ -72,7 +85,8 @@ def main():
     if not nvcc:
         print("skipped: no nvcc")
         return 77
-    folder, table, flags = sys.argv[1], resources_test.read(sys.argv[2]), sys.argv[3:]
+    folder, table = sys.argv[1], resources_test.read(sys.argv[2])
+    objects, flags = sys.argv[3], sys.argv[4:]
     ptxas, given, divided = resources_test.ptxas_of(nvcc), {}, {}
     flags += ["-I", folder, "-arch=compute_90"]
     failed = 0
@@ -92,7 +106,7 @@ def main():
             print(f"{' '.join(flags)} let nvcc contract a product and a sum")
             failed += 1
         for source in sources(folder):
-            ptx = compile_ptx(nvcc, source, work, flags)
+            ptx = built_ptx(objects, source)
             with open(source, encoding="utf-8") as f:
                 text = f.read()
             found = problems(ptx)

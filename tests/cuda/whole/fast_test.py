@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(HERE, "../../whole"))
 from program import Test, log_of, result, value  # noqa: E402
 
 MATRIX = os.path.abspath(sys.argv[3])
-FEW = sys.argv[5:] == ["few"]  # under a sanitizer: every way once
+FEW = sys.argv[5:] == ["few"]  # every way once
 PRECISIONS = ("tf32", "bf16", "fp16")
 DEVICE = re.compile(r"device: (\d+) allocations after the seal, (\d+) bytes")
 PRODUCTS = re.compile(r"cuBLAS: (\d+) products, (\d+) of them captured, by (\d+) algorithms; "

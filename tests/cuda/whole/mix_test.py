@@ -4,7 +4,7 @@ the golden digests for every mix and on every way, one that goes on with another
 say when a step is not finite, when one dies or is told to stop, and what is refused. The GPUs are
 played by the host execution layer.
 
-   mix_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all [PART ..]
+   mix_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|all [PART ..]
 """
 import json
 import os
