@@ -7,8 +7,10 @@
 #include "ops/graph/spectral.h"
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
-// at a time (measured: larger working sets fall out of the second-level cache).
-enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128 };
+// at a time (measured: larger working sets fall out of the second-level cache). If what it then has
+// to keep for BACKWARD is more than KEPT_BYTES, it holds as many grains as fit (measured: ResNet-20,
+// 128 examples at once or 32).
+enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128, KEPT_BYTES = 48 << 20 };
 
 // With averages a parameter may have all slots that there are: those of norms (norm_tensors) have
 // entries of their own.
@@ -181,17 +183,31 @@ static uint32_t replica_grains_max(const lk_program *p) {
     return (p->grains + p->layout.replicas_all - 1) / p->layout.replicas_all;
 }
 
-static void choose_microbatch(lk_program *p) {
+// `fitting`: the grains that were found to fit, or 0.
+static void choose_microbatch(lk_program *p, uint64_t fitting) {
     uint32_t most = replica_grains_max(p);
     uint64_t wanted = p->layout.microbatch_examples;
     if (wanted == 0) {
         bool resident = (uint64_t)most * p->spec->grain <= RESIDENT_EXAMPLES;
         wanted = resident ? RESIDENT_EXAMPLES : MICROBATCH_EXAMPLES;
     }
+    if (fitting != 0) wanted = fitting * p->spec->grain;
     uint64_t grains = LK_MAX(wanted / p->spec->grain, 1);
     // Whole grains, also where a batch has none: evaluation fills them.
     p->microbatch_grains = (uint32_t)LK_MIN(grains, most);
     p->microbatch_examples = p->microbatch_grains * p->spec->grain;
+}
+
+// How many grains' activations fit into KEPT_BYTES, where those of a microbatch do not, or 0. The
+// forward ops are there. The programs of several objectives keep the same microbatches.
+static uint64_t fitting_grains(const lk_program *p) {
+    uint64_t bytes = 0;
+    if (p->layout.microbatch_examples || p->layout.device || lk_graph_of(&p->spec->model)) return 0;
+    for (uint32_t i = 0; i < p->tensor_count; i++) {
+        if (p->tensors[i].region == LK_REGION_REPLICA) bytes += p->tensors[i].bytes;
+    }
+    if (bytes <= KEPT_BYTES) return 0;
+    return LK_MAX(KEPT_BYTES / (bytes / p->microbatch_grains), 1);
 }
 
 // Operands pay where reading the others' activations is less than reading their gradients. Only
@@ -466,7 +482,7 @@ static lk_status check_trained(const lk_program *p, lk_error *error) {
 
 static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, uint32_t objective,
-                           lk_program *p, lk_error *error) {
+                           uint64_t fitting, lk_program *p, lk_error *error) {
     *p = (lk_program){.spec = spec,
                       .layout = *layout,
                       .objective = objective,
@@ -492,7 +508,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
             p->grains, spec->global_batch, p->grains, spec->grain);
     }
     lay_tables(&spec->model, memory, p);
-    choose_microbatch(p);
+    choose_microbatch(p, fitting);
     lk_builder builder = {.program = p,
                           .error = error,
                           .target = {.op = LK_NONE},
@@ -500,6 +516,12 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                           .ops_max = lk_program_ops_max(&spec->model),
                           .tensors_max = lk_program_tensors_max(&spec->model)};
     LK_CHECK(lk_build_forward(&builder));
+    if (fitting == 0) {
+        fitting = fitting_grains(p);
+        if (fitting != 0) {
+            return build_one(spec, layout, options, memory, objective, fitting, p, error);
+        }
+    }
     if (p->param_count == 0)
         return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
     LK_CHECK(lk_build_backward(&builder));
@@ -515,7 +537,7 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
 lk_status lk_program_build(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, lk_program *program,
                            lk_error *error) {
-    return build_one(spec, layout, options, memory, 0, program, error);
+    return build_one(spec, layout, options, memory, 0, 0, program, error);
 }
 
 static void join_regions(lk_program *programs, uint32_t count) {
@@ -541,7 +563,7 @@ lk_status lk_programs_build(const lk_run_spec *spec, const lk_layout *layout,
     uint8_t *tables = memory;
     LK_CHECK(lk_run_spec_check(spec, error));
     for (uint32_t k = 0; k < lk_objective_count(&spec->model); k++) {
-        LK_CHECK(build_one(spec, layout, options, tables + k * bytes, k, &programs[k], error));
+        LK_CHECK(build_one(spec, layout, options, tables + k * bytes, k, 0, &programs[k], error));
     }
     join_regions(programs, lk_objective_count(&spec->model));
     return LK_OK;

@@ -1330,6 +1330,33 @@ static void microbatches_fit(void **state) {
     }
 }
 
+// Of large activations a replica holds the grains that fit into 48 MiB, at least one; a number of
+// examples that somebody asks for stands.
+static void large_activations_wait(void **state) {
+    (void)state;
+    const lk_layer layers[] = {CONV("c", 8, 3, 1, VALID, true), FLATTEN, DENSE("d", 2, false)};
+    lk_run_spec spec = spec_of(256, 256, 1, 2, LK_COUNT(layers), layers);
+    // A grain of four: images and what the layers make of them. Five fit.
+    const uint64_t grain = 4 * (256 * 256 + 254 * 254 * 8 + 2) * sizeof(float);
+    const struct {
+        uint32_t grain, batch, asked, held;
+    } cases[] = {{4, 64, 0, 20}, {4, 20, 0, 20}, {4, 24, 0, 20}, {4, 16, 0, 16},
+                 {64, 128, 0, 64}, {4, 64, 64, 64}, {4, 64, 8, 8}};
+    assert_true(5 * grain <= 48 << 20 && 6 * grain > 48 << 20);
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        spec.grain = cases[i].grain;
+        spec.global_batch = spec.example_count = cases[i].batch;
+        const lk_layout layout = {
+            .replicas = 1, .fuse = true, .microbatch_examples = cases[i].asked};
+        lk_program p;
+        lk_error error;
+        void *tables;
+        assert_int_equal(build(&spec, &layout, true, &p, &tables, &error), LK_OK);
+        assert_int_equal(p.microbatch_examples, cases[i].held);
+        free(tables);
+    }
+}
+
 // lockstep checkpoint export has words for every layer there is (ops/layers/export.h).
 static void layers_say_themselves(void **state) {
     (void)state;
@@ -1414,6 +1441,7 @@ int main(void) {
         cmocka_unit_test(slots_of_a_device),
         cmocka_unit_test(operands_are_resident),
         cmocka_unit_test(microbatches_fit),
+        cmocka_unit_test(large_activations_wait),
         cmocka_unit_test(layers_say_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
