@@ -7,9 +7,9 @@
 #include "ops/graph/spectral.h"
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
-// at a time (measured: larger working sets fall out of the second-level cache). If what it then has
-// to keep for BACKWARD is more than KEPT_BYTES, it holds as many grains as fit (measured: ResNet-20,
-// 128 examples at once or 32).
+// at a time (measured: larger working sets fall out of the second-level cache). Where that is more
+// than KEPT_BYTES of activations, it holds the grains that fit (measured: ResNet-20, 32 examples at
+// once beside 128).
 enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128, KEPT_BYTES = 48 << 20 };
 
 // With averages a parameter may have all slots that there are: those of norms (norm_tensors) have
