@@ -2,7 +2,7 @@
 """cuda_test - the whole program with --kernels cuda, its GPU played by the host execution layer:
 the golden digests, whoever else computes a part of a run, and what it says where there is no GPU.
 
-   cuda_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|all|device
+   cuda_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all|device
 
 `device` is for a program with a GPU (tests/cuda/gpu): all, but for the failures that only the host
 layer can play.

@@ -2,7 +2,7 @@
 """persistent_test - steps as one persistent kernel (layout.persistent): the bits of graphs, of the
 processor and of the golden digests, whatever order its blocks go on in; and when there is none.
 
-   persistent_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|all CONFIG_DIR
+   persistent_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all CONFIG_DIR
 """
 import json
 import os
@@ -34,8 +34,8 @@ ROWS = [
     ["--replicas", "2", *RESIDENT],
     ["--replicas", "1", "--set", "layout.wave_examples=16", *RESIDENT],
 ]
-ROWS = ROWS[:{"few": 3}.get(HOW_MUCH, len(ROWS))]
-SEEDS = {"few": 1}.get(HOW_MUCH, 6)
+ROWS = ROWS[:{"few": 3, "some": 5}.get(HOW_MUCH, len(ROWS))]
+SEEDS = {"few": 1, "some": 2}.get(HOW_MUCH, 6)
 # The ready configurations that shall be one kernel, with images and labels that are made up.
 READY = [("mnist-cnn", 32), ("bench-mlp", 32), ("bench-lenet", 8), ("mnist-99", 8),
          ("mnist-995", 8)]
@@ -54,7 +54,7 @@ OTHERS = [{"type": "zero_padding2d", "padding": 1},
           {"type": "flatten"}, {"type": "dense", "units": 12, "activation": "swish"},
           {"type": "layer_normalization"}, {"type": "gelu", "approximate": True},
           {"type": "dense", "units": 10}]
-READY = READY[:{"few": 1}.get(HOW_MUCH, len(READY))]
+READY = READY[:{"few": 1, "some": 3}.get(HOW_MUCH, len(READY))]
 
 
 def train(t, steps, directory, *arguments, config=MATRIX, fresh=True, code=0):
