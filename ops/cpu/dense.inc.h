@@ -139,6 +139,9 @@ enum {
     FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
     FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
     FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
+    // Inputs of 16 bits are widened for each panel anew: where small registers make panels small,
+    // theirs are those of few examples.
+    FORWARD_HALF_AS_FEW = V_REGISTERS == 16 && V_FACTORS == 1,
     FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
     FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
 };
@@ -173,7 +176,7 @@ typedef struct forward_block {
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
     float *const *y;  // not NULL: (m_count) rows of n_count, where the sums go
     uint32_t m_count, k_count, n_count;
-    bool few;         // few examples, so that a group has several panels
+    bool few;         // as of few examples, of which a group has several panels
     uint32_t unit;    // the first of this group of panels, or of a panel of it
     uint32_t units;   // of it
     uint32_t together;  // units of the group
@@ -552,9 +555,11 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint3
         for (uint32_t i = examples; i % FORWARD_ROWS_MAX != 0; i++) x_rows[i] = x_rows[i - 1];
         if (!y_half) dense_rows(lane, LK_Y, y, d->n_count, m, examples, y_rows);
         for (uint32_t n = first + part.first, units; n < part.end; n += units) {
-            const bool few = forward_is_few(d, examples, part.end - n);
+            const bool several = forward_is_few(d, examples, part.end - n);
+            const bool few = several || (FORWARD_HALF_AS_FEW && x_half &&
+                                         part.end - n >= (uint32_t)FORWARD_FEW_PANEL);
             const uint32_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
-            const uint32_t most = few ? FORWARD_FEW_PANELS * panel : panel;
+            const uint32_t most = several ? FORWARD_FEW_PANELS * panel : panel;
             units = LK_MIN(part.end - n, most);
             if (few) units -= units % panel;
             const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
