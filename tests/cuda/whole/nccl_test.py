@@ -2,7 +2,7 @@
 """nccl_test - several GPUs in one process: the golden digests, every call to NCCL, and what is said
 when a GPU falls silent. GPUs and NCCL are played by the host execution layer.
 
-   nccl_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|all
+   nccl_test.py PROGRAM WORK_DIR MATRIX_JSON GOLDEN_JSON few|some|all
 """
 import json
 import os
