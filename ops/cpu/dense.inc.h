@@ -139,8 +139,8 @@ enum {
     FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
     FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
     FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
-    // Inputs of 16 bits are widened for each panel anew: where small registers make panels small,
-    // theirs are those of few examples.
+    // Inputs of 16 bits are widened for each panel anew: where few registers make panels small,
+    // they get the larger panels of few examples.
     FORWARD_HALF_AS_FEW = V_REGISTERS == 16 && V_FACTORS == 1,
     FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
     FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),

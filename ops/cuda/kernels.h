@@ -206,16 +206,16 @@ void lk_cuda_conv2d_pool_weight_gradient(lk_cuda_stream *s, const lk_conv2d *c,
 void lk_cuda_conv2d_bias_gradient(lk_cuda_stream *s, const lk_conv2d *c,
                                   const lk_cuda_grains *grains, float *db);
 
-// Lays leaf number `leaf` of each of so many grains between the others: leaf l of grain g is at
+// Copies leaf number `leaf` of each of `grains` grains to its place: leaf l of grain g is at
 // to + (g * leaves + l) * bytes. `from` has them one after the other, `live` bytes in all; the rest
 // is zeros. Addresses are aligned to 16 bytes.
 void lk_cuda_spread(lk_cuda_stream *s, uint64_t bytes, uint32_t grains, uint64_t live,
                     uint32_t leaves, uint32_t leaf, const void *from, void *to);
 
-// Scratch of a launch in floats, for at most so many examples. Kernels that are not named need
+// Scratch of a launch for at most `examples` examples, in floats. Kernels that are not named need
 // none.
 uint64_t lk_cuda_dense_scratch_floats(const lk_dense *d, uint32_t grain, uint32_t examples);
-// .. where every example has so many rows.
+// .. where every example has `rows` rows.
 uint64_t lk_cuda_dense_rows_scratch_floats(const lk_dense *d, uint32_t rows, uint32_t grain,
                                            uint32_t examples);
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
@@ -350,7 +350,7 @@ void lk_cuda_join_and_update(lk_cuda_stream *s, const lk_optimizer *o, const lk_
                              const lk_cuda_node *node, lk_cuda_metrics metrics,
                              lk_cuda_scalars scalars);
 
-// Counts a parameter of so many elements, whose gradient has so many parts, 1 or more; takes back
+// Counts a parameter of `count` elements, whose gradient has `parts` parts, 1 or more; takes back
 // one that was counted with 1. The blocks of a parameter: those of parameter p come before those of
 // p + 1 (lk_cuda_parts.first_block).
 void lk_cuda_joining_add(lk_cuda_joining *joining, uint64_t count, uint32_t parts);

@@ -480,6 +480,8 @@ static lk_status check_trained(const lk_program *p, lk_error *error) {
                    "that is not \"trainable\": false");
 }
 
+// `fitting`: 0, or how many grains fit. That is known once the forward ops are there; it then begins
+// anew.
 static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, uint32_t objective,
                            uint64_t fitting, lk_program *p, lk_error *error) {
@@ -516,12 +518,8 @@ static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                           .ops_max = lk_program_ops_max(&spec->model),
                           .tensors_max = lk_program_tensors_max(&spec->model)};
     LK_CHECK(lk_build_forward(&builder));
-    if (fitting == 0) {
-        fitting = fitting_grains(p);
-        if (fitting != 0) {
-            return build_one(spec, layout, options, memory, objective, fitting, p, error);
-        }
-    }
+    const uint64_t fit = fitting ? 0 : fitting_grains(p);
+    if (fit != 0) return build_one(spec, layout, options, memory, objective, fit, p, error);
     if (p->param_count == 0)
         return lk_fail(error, LK_BAD_CONFIG, "model: no layer has parameters to train");
     LK_CHECK(lk_build_backward(&builder));
