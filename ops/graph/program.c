@@ -480,8 +480,8 @@ static lk_status check_trained(const lk_program *p, lk_error *error) {
                    "that is not \"trainable\": false");
 }
 
-// `fitting`: 0, or how many grains fit. That is known once the forward ops are there; it then begins
-// anew.
+// `fitting`: 0, or how many grains fit. That is known once the forward ops are there, after which
+// it begins anew.
 static lk_status build_one(const lk_run_spec *spec, const lk_layout *layout,
                            const lk_plan_options *options, void *memory, uint32_t objective,
                            uint64_t fitting, lk_program *p, lk_error *error) {
