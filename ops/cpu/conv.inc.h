@@ -60,13 +60,6 @@ static void stack_fold(node_stack *s, uint32_t base) {
 
 // --- images --------------------------------------------------------------------------------------
 
-static void copy_floats(uint64_t count, const float *src, float *dst) {
-    for (; count >= V_LANES; count -= V_LANES, src += V_LANES, dst += V_LANES) {
-        v_store(dst, v_load(src));
-    }
-    for (; count > 0; count--) *dst++ = *src++;
-}
-
 // From value `at` of x on, which has 16 bits where `half` says so.
 static void copy_values(const lk_half *half, uint64_t count, const void *x, uint64_t at,
                         float *dst) {

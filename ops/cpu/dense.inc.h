@@ -53,7 +53,14 @@ static inline uint32_t count_bits(uint64_t bits) {
     return count;
 }
 
-// --- transposing ---------------------------------------------------------------------------------
+// --- copying, transposing ------------------------------------------------------------------------
+
+static void copy_floats(uint64_t count, const float *src, float *dst) {
+    for (; count >= V_LANES; count -= V_LANES, src += V_LANES, dst += V_LANES) {
+        v_store(dst, v_load(src));
+    }
+    for (; count > 0; count--) *dst++ = *src++;
+}
 
 V_INLINE void transpose_square(const float *from, uint64_t stride, float *to, uint64_t to_stride) {
     vf r[V_LANES];
@@ -229,12 +236,10 @@ V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, 
     return terms_of_any(x, rows, LK_MIN(b->k_count - k, (uint32_t)LK_DENSE_RUN));
 }
 
-// Rows that are many lines apart, most of all by a power of two, share few places of the first
-// cache and lie on many pages: a run of them is laid side by side where enough tiles pass over it,
-// by the first of these, or, of a panel that is not whole, before.
+// A run of rows that collide is laid side by side where enough tiles pass over it, by the first of
+// these, or, of a panel that is not whole, before.
 V_INLINE bool forward_packs(uint32_t n_count, uint32_t m_count) {
-    return V_LANES >= 8 && (n_count % 256 == 0 || n_count >= 1024) &&
-           m_count >= FORWARD_PACKED_MIN;
+    return V_LANES >= 8 && lk_dense_rows_collide(n_count) && m_count >= FORWARD_PACKED_MIN;
 }
 
 static void forward_pack(const forward_block *b, uint32_t k0, uint32_t terms) {
@@ -986,8 +991,12 @@ static uint32_t dense_input_gradient(const lk_dense *d, uint32_t m_count, const 
 
 // --- weight gradient -----------------------------------------------------------------------------
 
-// A register tile of weights runs over the examples of one grain after the other.
+// A register tile of weights runs over the examples of one grain after the other. Where their rows
+// collide they are laid side by side: the gradients once, panel by panel, so that a core's own
+// prefetcher follows them, and the inputs of a few rows of weights for all panels.
 enum {
+    // Where it was measured: with few registers, and a second cache that all gradients would fill.
+    WEIGHT_SIDE = V_REGISTERS == 16 && V_LANES == 8,
     WEIGHT_VECTORS = V_REGISTERS == 32 ? 4 : 3,
     WEIGHT_PANEL = WEIGHT_VECTORS * V_LANES,
     WEIGHT_ROWS = V_REGISTERS == 32 ? 6 : 4,
@@ -1005,9 +1014,31 @@ typedef struct weight_block {
     uint32_t w_step;            // floats from one example to the next; 0: nothing is fetched
     uint32_t next, next_lines;  // the first of those inputs; lines of them of each example
     uint64_t x_ahead;           // floats from an input of the tile to what is fetched with it
+    // Not NULL: what lies side by side.
+    const float *side_dy;       // (panels, examples, units of a panel, rounded up to V_LANES)
+    const float *side_x;        // (examples, side_rows), from row side_first on
+    uint32_t side_first, side_rows;
+    uint64_t examples;          // of all grains
 } weight_block;
 
 typedef vf weight_sums[WEIGHT_ROWS_MAX][4];
+
+// Where a tile finds its operands of one grain, and how far the next example's are.
+typedef struct weight_terms {
+    const float *x, *dy;
+    uint64_t x_step, dy_step;
+} weight_terms;
+
+// `before`: examples of the grains before this one.
+V_INLINE weight_terms weight_terms_of(const weight_block *b, const lk_grain_view *g,
+                                      uint64_t before, uint32_t k, uint32_t n, const int vectors) {
+    const uint64_t units = vectors * V_LANES;
+    if (!WEIGHT_SIDE || !b->side_dy) {
+        return (weight_terms){g->x + k, g->dy + n, b->k_count, b->n_count};
+    }
+    return (weight_terms){b->side_x + before * b->side_rows + (k - b->side_first),
+                          b->side_dy + n * b->examples + before * units, b->side_rows, units};
+}
 
 // A register tile as leaf `leaves` of its trees: tree_push without a stop in memory.
 V_INLINE void weight_push(weight_sums sum, uint64_t leaves, float *node, const int rows,
@@ -1041,25 +1072,27 @@ V_INLINE void weight_root(weight_sums sum, uint64_t leaves, const float *node, c
     }
 }
 
-// The sum of inputs k .. k + rows - 1, units n .. over one grain.
-V_INLINE void weight_grain(weight_block *b, const lk_grain_view *g, uint32_t k, uint32_t n, vm tail,
+// The sums of a tile over one grain, whose operands begin at `at`.
+V_INLINE void weight_grain(weight_block *b, weight_terms at, uint32_t examples, vm tail,
                            weight_sums sum, const int rows, const int vectors, const bool masked) {
-    const float *x = g->x + k, *dy = g->dy + n, *w = b->w;
+    const float *x = at.x, *dy = at.dy, *w = b->w;
     uint64_t slices = 0;
     for (uint32_t m = 0;; slices++) {
         V_UNROLL for (int i = 0; i < rows; i++) {
             V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_zero();
         }
-        uint32_t end = LK_MIN(g->examples - m, (uint32_t)LK_SLICE_TERMS) + m;
-        for (; m < end; m++, x += b->k_count, dy += b->n_count) {
+        uint32_t end = LK_MIN(examples - m, (uint32_t)LK_SLICE_TERMS) + m;
+        for (; m < end; m++, x += at.x_step, dy += at.dy_step) {
             vf row[4];
             V_UNROLL for (int v = 0; v < vectors; v++) {
                 row[v] = masked && v == vectors - 1 ? v_load_mask(dy + v * V_LANES, tail)
                                                     : v_load(dy + v * V_LANES);
                 V_PIN(row[v]);
             }
-            __builtin_prefetch(x + LK_LANES_MAX);
-            __builtin_prefetch(x + b->x_ahead, 0, 2);
+            if (!WEIGHT_SIDE || !b->side_dy) {
+                __builtin_prefetch(x + LK_LANES_MAX);
+                __builtin_prefetch(x + b->x_ahead, 0, 2);
+            }
             v_fetch_to_write(w);
             w += b->w_step;
             V_UNROLL for (int i = 0; i < rows; i++) {
@@ -1069,7 +1102,7 @@ V_INLINE void weight_grain(weight_block *b, const lk_grain_view *g, uint32_t k, 
                 }
             }
         }
-        if (m == g->examples) break;
+        if (m == examples) break;
         weight_push(sum, slices, b->slice_node, rows, vectors);
     }
     weight_root(sum, slices, b->slice_node, rows, vectors);
@@ -1081,8 +1114,12 @@ V_INLINE void weight_tile(weight_block *b, uint32_t k, uint32_t n, float *dw, co
     const vm tail = v_first(masked ? b->n_count % V_LANES : V_LANES);
     const uint32_t last = b->grain_count - 1;
     weight_sums sum;
+    uint64_t before = 0;
     for (uint32_t grain = 0;; grain++) {
-        weight_grain(b, &b->grains[grain], k, n, tail, sum, rows, vectors, masked);
+        const lk_grain_view *g = &b->grains[grain];
+        weight_grain(b, weight_terms_of(b, g, before, k, n, vectors), g->examples, tail, sum, rows,
+                     vectors, masked);
+        before += g->examples;
         if (grain == last) break;
         weight_push(sum, grain, b->node, rows, vectors);
     }
@@ -1153,6 +1190,7 @@ typedef struct weight_pack {
     lk_grain_view *grains;  // with packed gradients
     float *dy;              // (examples, stride)
     float *rows;            // (LK_DENSE_PACK_ROWS)
+    float *side;            // (lk_dense_side_floats), of all units
 } weight_pack;
 
 // Kept in the scratch memory from one call to the next, but for the addresses.
@@ -1162,6 +1200,7 @@ static weight_pack weight_pack_at(const lk_dense *d, float *scratch) {
     p.grains = (lk_grain_view *)(void *)more;
     p.dy = more + LK_DENSE_PACK_GRAINS * sizeof *p.grains / sizeof *more;
     p.rows = p.dy + lk_dense_pack_floats(d->n_count);
+    p.side = p.rows + LK_DENSE_PACK_ROWS;
     memcpy(&p.stride, scratch, sizeof p.stride);
     return p;
 }
@@ -1240,6 +1279,61 @@ static void weight_spread(const lk_dense *d, const weight_pack *p, uint32_t rows
     }
 }
 
+// --- operands side by side
+
+static void weight_side_dy(const weight_block *b, float *to) {
+    for (uint32_t n = 0; n < b->n_count; n += WEIGHT_PANEL) {
+        const uint32_t end = LK_MIN(b->n_count - n, (uint32_t)WEIGHT_PANEL) + n;
+        for (uint32_t g = 0; g < b->grain_count; g++) {
+            const float *dy = b->grains[g].dy;
+            for (uint32_t m = 0; m < b->grains[g].examples; m++, dy += b->n_count) {
+                for (uint32_t i = n; i < end; i += V_LANES, to += V_LANES) {
+                    v_store(to, v_load_first(dy + i, end - i));
+                }
+            }
+        }
+    }
+}
+
+// The inputs of rows k0 .. k1 - 1; those of the rows that come next are fetched.
+static void weight_side_x(weight_block *b, uint32_t k0, uint32_t k1, float *to) {
+    b->side_x = to;
+    b->side_first = k0;
+    b->side_rows = k1 - k0;
+    for (uint32_t g = 0; g < b->grain_count; g++) {
+        const float *x = b->grains[g].x + k0;
+        for (uint32_t m = 0; m < b->grains[g].examples; m++, x += b->k_count) {
+            for (uint32_t i = 0; i < b->side_rows; i += LK_LANES_MAX) {
+                __builtin_prefetch(x + b->side_rows + i, 0, 2);
+            }
+            copy_floats(b->side_rows, x, to);
+            to += b->side_rows;
+        }
+    }
+}
+
+// Rows k0 .. k1 - 1 from operands side by side, which are made here but for gradients that an
+// earlier call has left.
+static void weight_from_side(weight_block *b, uint32_t k0, uint32_t k1, bool again, float *side,
+                             float *dw) {
+    const uint64_t dy_floats = b->examples * lk_round_up(b->n_count, V_LANES);
+    if (!again) weight_side_dy(b, side);
+    b->side_dy = side;
+    b->next_lines = 0;  // weight_side_x fetches them
+    for (uint32_t k = k0; k < k1;) {
+        const uint32_t end = LK_MIN(k1 - k, (uint32_t)LK_DENSE_SIDE_ROWS) + k;
+        weight_side_x(b, k, end, side + dy_floats);
+        weight_panels(b, k, end, dw + (uint64_t)(k - k0) * b->n_count);
+        k = end;
+    }
+}
+
+// Whether there is room for them, and they are what is summed.
+static bool weight_has_side(const lk_dense *d, const weight_block *b, bool packed) {
+    const uint64_t room = lk_dense_side_floats(d->k_count, d->n_count);
+    return WEIGHT_SIDE && !packed && lk_dense_side_of(d->n_count, b->examples) <= room;
+}
+
 // Weights of one call, that other cores had last, are about to be written.
 static void weight_fetch(const lk_dense *d, uint32_t first, uint32_t end, const float *w) {
     const float *last = w + (uint64_t)end * d->n_count;
@@ -1250,11 +1344,10 @@ static void weight_fetch(const lk_dense *d, uint32_t first, uint32_t end, const 
 static void weight_plan_ahead(weight_block *b, const lk_dense *d, const lk_weight_rows *rows,
                               const float *dw) {
     static const uint32_t tile_rows[] = {ONE_ROWS, PAIR_ROWS, TRIPLE_ROWS, WEIGHT_ROWS};
-    uint64_t examples = 0, tiles = 0;
+    uint64_t tiles = 0;
     b->w = b->w_end = dw;
     b->x_ahead = LK_LANES_MAX;
     if (!rows->w || rows->next_end <= rows->end) return;
-    for (uint32_t g = 0; g < b->grain_count; g++) examples += b->grains[g].examples;
     for (uint32_t n = 0; n < b->n_count; n += WEIGHT_PANEL) {
         uint32_t units = LK_MIN(b->n_count - n, (uint32_t)WEIGHT_PANEL);
         tiles += (rows->end - rows->first) / tile_rows[(units - 1) / V_LANES] + 1;
@@ -1264,7 +1357,7 @@ static void weight_plan_ahead(weight_block *b, const lk_dense *d, const lk_weigh
     b->next_lines = (rows->next_end - rows->end + LK_LANES_MAX - 1) / LK_LANES_MAX;
     b->w = rows->w + (uint64_t)rows->end * d->n_count;
     b->w_end = b->w + floats;
-    b->w_step = (uint32_t)((floats + examples * tiles - 1) / (examples * tiles));
+    b->w_step = (uint32_t)((floats + b->examples * tiles - 1) / (b->examples * tiles));
 }
 
 static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
@@ -1280,7 +1373,12 @@ static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
         .n_count = p.stride ? p.stride : d->n_count,
         .slice_node = scratch, .node = scratch + LK_GRAIN_SLICE_LEVELS * LK_DENSE_TILE_MAX,
     };
+    for (uint32_t g = 0; g < grain_count; g++) b.examples += grains[g].examples;
     weight_plan_ahead(&b, d, rows, dw);
+    if (weight_has_side(d, &b, p.stride > 0)) {
+        weight_from_side(&b, k0, k1, rows->again, p.side, dw);
+        return;
+    }
     if (!p.stride) {
         weight_panels(&b, k0, k1, dw);
         return;

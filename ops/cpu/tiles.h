@@ -24,6 +24,8 @@ enum {
     LK_DENSE_PACK_UNITS = 256,    // units that it packs: those that have a gradient
     LK_DENSE_PACK_GRAINS = 64,    // grains whose gradients it packs
     LK_DENSE_PACK_ROWS = 4096,    // floats of the rows it then computes at once; 16 rows at least
+    LK_DENSE_SIDE_ROWS = 48,      // rows whose inputs it lays side by side
+    LK_DENSE_SIDE_FLOATS = 1 << 18,  // of these and of gradients laid side by side, at most
     LK_GRAIN_SLICE_LEVELS = 4,    // of the tree over the slices of a grain: 4,096 examples at most
 };
 
@@ -53,6 +55,25 @@ static inline uint64_t lk_dense_bits_floats(uint64_t terms, uint64_t sums) {
 static inline uint64_t lk_dense_pack_floats(uint64_t units) {
     uint64_t most = LK_MIN(lk_round_up(units, LK_LANES_MAX), (uint64_t)LK_DENSE_PACK_UNITS);
     return units > LK_LANES_MAX ? LK_DENSE_EXAMPLES * most : 0;
+}
+
+// Whether rows of so many units, of the same columns, share few places of the first cache or lie on
+// many pages: rows that are many lines apart, most of all by a power of two.
+static inline bool lk_dense_rows_collide(uint64_t units) {
+    return units % 256 == 0 || units >= 1024;
+}
+
+// Floats of `examples` examples' operands of a weight gradient, laid side by side.
+static inline uint64_t lk_dense_side_of(uint64_t units, uint64_t examples) {
+    return (lk_round_up(units, LK_LANES_MAX) + LK_DENSE_SIDE_ROWS) * examples;
+}
+
+// For how many there is room: of large layers, beside which they are little, for more examples.
+static inline uint64_t lk_dense_side_floats(uint64_t k_count, uint64_t units) {
+    const uint64_t examples = k_count * units < LK_DENSE_FAR ? 1 : 4;
+    if (!lk_dense_rows_collide(units) || k_count < LK_DENSE_SIDE_ROWS) return 0;
+    return LK_MIN(lk_dense_side_of(units, examples * LK_DENSE_EXAMPLES),
+                  (uint64_t)LK_DENSE_SIDE_FLOATS);
 }
 
 #endif

@@ -228,7 +228,8 @@ uint64_t lk_dense_input_gradient_scratch(const lk_op *op, uint32_t m_count) {
 }
 
 // One register tile's trees: over the slices of a grain, and over the grains. Then, if units
-// without a gradient are left out: which they are, the grains without them, and rows of sums.
+// without a gradient are left out: which they are, the grains without them, and rows of sums. Then
+// operands side by side.
 uint64_t lk_dense_weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
     const lk_dense *d = &op->dense;
     (void)m_count;
@@ -237,7 +238,7 @@ uint64_t lk_dense_weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
     uint64_t packed = lk_dense_pack_floats(d->n_count);
     if (packed == 0) return trees + LK_LANES_MAX;
     return trees + LK_LANES_MAX + lk_dense_bits_floats(d->n_count, 1) + views + packed +
-           LK_DENSE_PACK_ROWS;
+           LK_DENSE_PACK_ROWS + lk_dense_side_floats(d->k_count, d->n_count);
 }
 
 // Of kernels that read and store 16 bits: runs of inputs, or a block of dy, are widened. The block

@@ -477,6 +477,11 @@ static void test_dense_weight_gradient(void **state) {
         seed = start;
         check_weight_gradient((lk_dense){500, start % 2 ? 64 : 23, true, true}, 16);
     }
+    for (uint64_t start = 1; start <= 8; start++) {  // side by side where few examples have room
+        seed = start;
+        check_weight_gradient((lk_dense){160, start % 2 ? 256 : 1033, true, true},
+                              1u << draw() % 5);
+    }
     seed = 1;
     check_weight_gradient((lk_dense){150, 23, true, true}, 256);
     check_weight_gradient((lk_dense){7, 5, true, true}, 2048);
