@@ -353,6 +353,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             forward_term(x, i, w, tail, packs ? to + i * panel : NULL, sum, rows, vectors, masked,
                          packs);
         }
+        taken = LK_DENSE_RUN;
         some = 0;
     }
     for (; some; some &= some - 1) {
@@ -362,6 +363,10 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
         }
         forward_term(x, k + i, w + i * apart, tail, packs ? to + i * panel : NULL, sum, rows,
                      vectors, masked, packs);
+    }
+    // As often as if all terms had been taken: other tiles may want what this one leaves out.
+    for (; parts > 1 && taken < LK_DENSE_RUN; taken++) {
+        if (taken % FORWARD_FEW_BATCH == 0) forward_prefetch(b, &ahead, true);
     }
     V_UNROLL for (int i = 0; i < rows; i++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
