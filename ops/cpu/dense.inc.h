@@ -1335,7 +1335,7 @@ static void weight_from_side(weight_block *b, uint32_t k0, uint32_t k1, bool aga
 
 // Whether there is room for them, and they are what is summed.
 static bool weight_has_side(const lk_dense *d, const weight_block *b, bool packed) {
-    const uint64_t room = lk_dense_side_floats(d->k_count, d->n_count);
+    const uint64_t room = lk_dense_side_floats(d->n_count);
     return WEIGHT_SIDE && !packed && lk_dense_side_of(d->n_count, b->examples) <= room;
 }
 

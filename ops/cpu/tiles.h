@@ -68,12 +68,12 @@ static inline uint64_t lk_dense_side_of(uint64_t units, uint64_t examples) {
     return (lk_round_up(units, LK_LANES_MAX) + LK_DENSE_SIDE_ROWS) * examples;
 }
 
-// For how many there is room: of large layers, beside which they are little, for more examples.
-static inline uint64_t lk_dense_side_floats(uint64_t k_count, uint64_t units) {
-    const uint64_t examples = k_count * units < LK_DENSE_FAR ? 1 : 4;
-    if (!lk_dense_rows_collide(units) || k_count < LK_DENSE_SIDE_ROWS) return 0;
-    return LK_MIN(lk_dense_side_of(units, examples * LK_DENSE_EXAMPLES),
-                  (uint64_t)LK_DENSE_SIDE_FLOATS);
+// For how many there is room. A plan knows of a layer's units alone: operands of 16 bits are
+// widened, and summed, a few columns at a time.
+static inline uint64_t lk_dense_side_floats(uint64_t units) {
+    const uint64_t examples = units < 1024 ? LK_DENSE_EXAMPLES : 2 * LK_DENSE_EXAMPLES;
+    if (!lk_dense_rows_collide(units)) return 0;
+    return LK_MIN(lk_dense_side_of(units, examples), (uint64_t)LK_DENSE_SIDE_FLOATS);
 }
 
 #endif

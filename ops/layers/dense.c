@@ -238,7 +238,7 @@ uint64_t lk_dense_weight_gradient_scratch(const lk_op *op, uint32_t m_count) {
     uint64_t packed = lk_dense_pack_floats(d->n_count);
     if (packed == 0) return trees + LK_LANES_MAX;
     return trees + LK_LANES_MAX + lk_dense_bits_floats(d->n_count, 1) + views + packed +
-           LK_DENSE_PACK_ROWS + lk_dense_side_floats(d->k_count, d->n_count);
+           LK_DENSE_PACK_ROWS + lk_dense_side_floats(d->n_count);
 }
 
 // Of kernels that read and store 16 bits: runs of inputs, or a block of dy, are widened. The block
