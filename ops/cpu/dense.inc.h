@@ -287,6 +287,14 @@ V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a, const b
     a->end += b->n_count;
 }
 
+// Of few examples: what a tile that took `taken` terms would have prefetched with the others. Other
+// tiles may want what this one leaves out.
+V_INLINE void forward_prefetch_rest(const forward_block *b, forward_ahead *a, uint32_t taken) {
+    for (; taken < LK_DENSE_RUN; taken++) {
+        if (taken % FORWARD_FEW_BATCH == 0) forward_prefetch(b, a, true);
+    }
+}
+
 // One term of a tile, its row of weights being at `w`; packs: `to` gets a copy of it.
 V_INLINE void forward_term(const float *const *x, uint64_t k, const float *w, vm tail, float *to,
                            vf sum[FORWARD_ROWS_MAX][4], const int rows, const int vectors,
@@ -364,10 +372,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
         forward_term(x, k + i, w + i * apart, tail, packs ? to + i * panel : NULL, sum, rows,
                      vectors, masked, packs);
     }
-    // As often as if all terms had been taken: other tiles may want what this one leaves out.
-    for (; parts > 1 && taken < LK_DENSE_RUN; taken++) {
-        if (taken % FORWARD_FEW_BATCH == 0) forward_prefetch(b, &ahead, true);
-    }
+    if (parts > 1) forward_prefetch_rest(b, &ahead, taken);
     V_UNROLL for (int i = 0; i < rows; i++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
             v_store(rest + (uint64_t)i * panel + v * V_LANES, sum[i][v]);
@@ -1019,7 +1024,7 @@ typedef struct weight_block {
     uint32_t w_step;            // floats from one example to the next; 0: nothing is fetched
     uint32_t next, next_lines;  // the first of those inputs; lines of them of each example
     uint64_t x_ahead;           // floats from an input of the tile to what is fetched with it
-    // Not NULL: what lies side by side.
+    // Operands side by side. NULL: they are read where they lie.
     const float *side_dy;       // (panels, examples, units of a panel, rounded up to V_LANES)
     const float *side_x;        // (examples, side_rows), from row side_first on
     uint32_t side_first, side_rows;
@@ -1324,7 +1329,6 @@ static void weight_from_side(weight_block *b, uint32_t k0, uint32_t k1, bool aga
     const uint64_t dy_floats = b->examples * lk_round_up(b->n_count, V_LANES);
     if (!again) weight_side_dy(b, side);
     b->side_dy = side;
-    b->next_lines = 0;  // weight_side_x fetches them
     for (uint32_t k = k0; k < k1;) {
         const uint32_t end = LK_MIN(k1 - k, (uint32_t)LK_DENSE_SIDE_ROWS) + k;
         weight_side_x(b, k, end, side + dy_floats);

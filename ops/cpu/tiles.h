@@ -57,8 +57,8 @@ static inline uint64_t lk_dense_pack_floats(uint64_t units) {
     return units > LK_LANES_MAX ? LK_DENSE_EXAMPLES * most : 0;
 }
 
-// Whether rows of so many units, of the same columns, share few places of the first cache or lie on
-// many pages: rows that are many lines apart, most of all by a power of two.
+// Whether rows of `units` floats collide: a column of them lies in few places of the first cache or
+// on many pages, as its values are many lines apart, most of all by a power of two.
 static inline bool lk_dense_rows_collide(uint64_t units) {
     return units % 256 == 0 || units >= 1024;
 }

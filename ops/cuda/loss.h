@@ -55,7 +55,7 @@ static inline __device__ float sum_over(uint32_t classes, const float *logits, f
     return lk_cuda_tree_finish(&tree) + 0.0f;
 }
 
-// One warp an example, of a block of so many.
+// A block has WARPS examples, one a warp.
 template <int WARPS>
 static inline __device__ void softmax_body(lk_cuda_at block, lk_cuda_state *state, uint32_t op,
                                            uint32_t m_count, uint32_t classes, float smoothing,

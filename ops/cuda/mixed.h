@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-// As lk_kernels.widen, narrow and narrow_pool; the last of so many examples.
+// As lk_kernels.widen, narrow and narrow_pool, the last of `examples` examples.
 void lk_cuda_widen(lk_cuda_stream *s, lk_dtype dtype, uint64_t count, const uint16_t *from,
                    float *to);
 void lk_cuda_narrow(lk_cuda_stream *s, const lk_narrow *how, const lk_look *look, uint64_t count,

@@ -65,7 +65,7 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op, uint64_t fir
             floats_of(l, LK_AUX)};
 }
 
-// A block a grain and 32 channels, whose values it goes over so many times.
+// A block a grain and 32 channels, whose values it goes over `times` times.
 static lk_cuda_grid grains_of(const lk_lane *l, const lk_op *op, uint32_t times, uint32_t arrays) {
     const uint64_t values = op->floats * l->examples, grains = lk_lane_grains(l);
     const uint64_t of_channel = (uint64_t)op->norm.h * op->norm.w * LK_MIN(l->grain, l->examples);

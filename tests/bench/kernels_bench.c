@@ -315,6 +315,8 @@ static void lines_of(const lk_kernels *k) {
     dense_lines(k, 32, 64, 10);
     dense_lines(k, 64, 784, 512);
     dense_lines(k, 256, 512, 512);
+    dense_lines(k, 64, 2048, 2048);
+    dense_lines(k, 32, 6272, 1024);
     dense_lines(k, 32, 400, 120);
     dense_lines(k, 33, 301, 83);
     conv_lines(k, 32, 28, 1, 32, 3, 0);
