@@ -254,23 +254,34 @@ typedef struct panel {
     const lk_narrow *how;   // .. which stores 16 bits
 } panel;
 
+// One term for every position of the tile: what is `at` from each pixel, and a row of weights.
+V_INLINE void tile_term(const int positions, const int vectors, vf sum[TILE][VECTORS],
+                        const float *const pixel[TILE], int64_t at, const float *row) {
+    vf w[VECTORS];
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        w[v] = v_load(row + v * V_LANES);
+        V_PIN(w[v]);
+    }
+    V_UNROLL for (int i = 0; i < positions; i++) {
+        vf x = v_set1(pixel[i][at]);
+        if (vectors > 1) V_PIN(x);
+        V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(x, w[v], sum[i][v]);
+    }
+}
+
 // `length` terms for every position of the tile.
 V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECTORS],
                        const float *const pixel[TILE], int64_t at, const float *packed,
                        uint64_t length) {
-    // Counted up to zero from addresses at the end of the run: a register less, which gcc needs.
-    const float *end[TILE];
-    const float *packed_end = packed + length * (uint64_t)(vectors * V_LANES);
-    V_UNROLL for (int i = 0; i < positions; i++) end[i] = pixel[i] + at + length;
-    int64_t first = -(int64_t)length;
-    for (; V_FACTORS > 1 && first + V_FACTORS <= 0; first += V_FACTORS) {
+    const int width = vectors * V_LANES;
+    const float *end = packed + length * (uint64_t)width;
+    for (; V_FACTORS > 1 && end - packed >= V_FACTORS * width; at += V_FACTORS) {
         vf x[TILE];
-        V_UNROLL for (int i = 0; i < positions; i++) x[i] = v_load(end[i] + first);
-        const float *row = packed_end + first * (vectors * V_LANES);
+        V_UNROLL for (int i = 0; i < positions; i++) x[i] = v_load(pixel[i] + at);
         V_UNROLL for (int j = 0; j < V_FACTORS; j++) {
             vf w[VECTORS];
-            V_UNROLL for (int v = 0; v < vectors; v++) w[v] = v_load(row + v * V_LANES);
-            row += vectors * V_LANES;
+            V_UNROLL for (int v = 0; v < vectors; v++) w[v] = v_load(packed + v * V_LANES);
+            packed += width;
             V_UNROLL for (int i = 0; i < positions; i++) {
                 V_UNROLL for (int v = 0; v < vectors; v++) {
                     sum[i][v] = v_fma_lane(x[i], j, w[v], sum[i][v]);
@@ -278,17 +289,13 @@ V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECT
             }
         }
     }
-    for (int64_t j = first; j < 0; j++) {
-        vf w[VECTORS];
-        V_UNROLL for (int v = 0; v < vectors; v++) {
-            w[v] = v_load(packed_end + j * (vectors * V_LANES) + v * V_LANES);
-            V_PIN(w[v]);
-        }
-        V_UNROLL for (int i = 0; i < positions; i++) {
-            vf x = v_set1(end[i][j]);
-            if (vectors > 1) V_PIN(x);
-            V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(x, w[v], sum[i][v]);
-        }
+    const float *pairs = packed + (V_FACTORS > 1 ? 0 : length / 2 * 2 * (uint64_t)width);
+    for (; packed < pairs; packed += 2 * width, at += 2) {
+        tile_term(positions, vectors, sum, pixel, at, packed);
+        tile_term(positions, vectors, sum, pixel, at + 1, packed + width);
+    }
+    for (; packed < end; packed += width, at++) {
+        tile_term(positions, vectors, sum, pixel, at, packed);
     }
 }
 
@@ -338,8 +345,12 @@ V_INLINE void tile_sum(const bool thin, const int positions, const int vectors,
     for (uint32_t r = 0; r < k->rows; r++) {
         for (uint32_t q = 0; q < k->columns; q++) {
             uint64_t term = k->first + r * k->term_row + q * k->term_column;
-            tile_terms(thin, positions, vectors, sum, k, pixel, p,
-                       r * k->image_row + q * k->image_column, term, k->length);
+            int64_t at = r * k->image_row + q * k->image_column;
+            V_ASIDE(r);
+            V_ASIDE(q);
+            V_ASIDE(k);
+            V_ASIDE(p);
+            tile_terms(thin, positions, vectors, sum, k, pixel, p, at, term, k->length);
         }
     }
 }
@@ -415,61 +426,80 @@ V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel
 
 #include "ops/cpu/conv_thin.inc.h"
 
-// Positions at .. of the grid: as many as a tile of `size` has, or are left. `bad` is noted in
-// memory: the sums need all registers.
-V_INLINE void grid_tile(const int size, const int vectors, const grid *g, const walk *k,
-                        const panel *p, const float *image, const float *mask, float *out,
-                        uint64_t at, vf *bad) {
+// Where the positions of a tile have their first pixels and their outputs.
+typedef struct spots {
     const float *pixel[TILE];
     uint64_t offset[TILE];
-    const uint64_t left = (uint64_t)g->rows * g->columns - at;
-    const uint32_t count = (uint32_t)LK_MIN(left, (uint64_t)size);
-    uint32_t row = (uint32_t)(at / g->columns), column = (uint32_t)(at % g->columns);
-    V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
-        // A tile that is not full sums its last position several times.
-        pixel[i] = image + row * g->image_row + column * g->image_column;
-        offset[i] = row * g->out_row + column * g->out_column;
-        if (mask) __builtin_prefetch(mask + offset[i]);  // it is there when the sums are
-        if (i + 1 < count && ++column == g->columns) {
-            column = 0;
-            row++;
+    uint32_t count;  // that exist
+    const float *mask;
+    float *out;
+    vf bad;          // noted
+} spots;
+
+// As many positions of the grid, from *row and *column on, as a tile of `size` has, or are left.
+V_INLINE void spots_fill(spots *s, uint32_t size, const grid *g, const float *image,
+                         uint32_t *row, uint32_t *column) {
+    s->count = 0;
+    for (uint32_t i = 0; i < size; i++) {
+        if (*row == g->rows) {  // a tile that is not full sums its last position several times
+            s->pixel[i] = s->pixel[i - 1];
+            continue;
         }
+        s->pixel[i] = image + *row * g->image_row + *column * g->image_column;
+        s->offset[i] = *row * g->out_row + *column * g->out_column;
+        if (s->mask) __builtin_prefetch(s->mask + s->offset[i]);  // it is there when the sums are
+        s->count++;
+        if (++*column == g->columns) *column = 0, ++*row;
     }
+}
+
+V_INLINE void spots_sum(const int size, const int vectors, spots *s, const walk *k,
+                        const panel *p) {
+    const float *pixel[TILE];
     vf sum[TILE][VECTORS];
-    tile_any(false, size, vectors, sum, k, pixel, p);
-    vf noted = *bad;
-    V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
-        if (i >= count) continue;
-        noted = position_store(vectors, sum[i], p, mask ? mask + offset[i] : NULL,
-                               out + offset[i], noted);
+    V_UNROLL for (int i = 0; i < size; i++) {
+        pixel[i] = s->pixel[i];
+        V_FORGET(pixel[i]);
     }
-    *bad = noted;
+    V_ASIDE(s);
+    tile_any(false, size, vectors, sum, k, pixel, p);
+    V_ASIDE(s);
+    V_ASIDE(p);
+    vf bad = s->bad;
+    V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
+        if (i >= s->count) continue;
+        const uint64_t at = s->offset[i];
+        bad = position_store(vectors, sum[i], p, s->mask ? s->mask + at : NULL, s->out + at, bad);
+    }
+    s->bad = bad;
 }
 
 // Functions of their own: a tile needs all registers. A last tile of few positions has half as many
 // sums, which still hide most of the latency of fma; a panel of one vector has more positions.
-#define GRID_TILE(name, size, vectors)                                                         \
-    V_NOINLINE void name(const grid *g, const walk *k, const panel *p, const float *image,     \
-                         const float *mask, float *out, uint64_t at, vf *bad) {                \
-        grid_tile(size, vectors, g, k, p, image, mask, out, at, bad);                          \
+#define SPOTS_SUM(name, size, vectors)                                       \
+    V_NOINLINE void name(spots *s, const walk *k, const panel *p) {          \
+        spots_sum(size, vectors, s, k, p);                                   \
     }
-GRID_TILE(grid_whole, TILE_WIDE, VECTORS)
-GRID_TILE(grid_rest, TILE_WIDE / 2, VECTORS)
-GRID_TILE(grid_narrow, TILE, 1)
-#undef GRID_TILE
+SPOTS_SUM(sum_whole, TILE_WIDE, VECTORS)
+SPOTS_SUM(sum_rest, TILE_WIDE / 2, VECTORS)
+SPOTS_SUM(sum_narrow, TILE, 1)
+#undef SPOTS_SUM
 
 static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const float *image,
                          const float *mask, float *out) {
-    const uint64_t all = (uint64_t)g->rows * g->columns;
-    vf bad = v_zero();
     if (k->plane) return thin_any(g, k, p, image, mask, out);
-    for (uint64_t at = 0; p->vectors == 1 && at < all; at += TILE) {
-        grid_narrow(g, k, p, image, mask, out, at, &bad);
+    spots s = {.mask = mask, .out = out, .bad = v_zero()};
+    uint32_t row = 0, column = 0;
+    while (p->vectors == 1 && row < g->rows) {
+        spots_fill(&s, TILE, g, image, &row, &column);
+        sum_narrow(&s, k, p);
     }
-    for (uint64_t at = 0; p->vectors > 1 && at < all; at += TILE_WIDE) {
-        (all - at > TILE_WIDE / 2 ? grid_whole : grid_rest)(g, k, p, image, mask, out, at, &bad);
+    while (row < g->rows) {
+        const bool few = g->rows - row == 1 && g->columns - column <= TILE_WIDE / 2;
+        spots_fill(&s, few ? TILE_WIDE / 2 : TILE_WIDE, g, image, &row, &column);
+        (few ? sum_rest : sum_whole)(&s, k, p);
     }
-    return v_noted(bad);
+    return v_noted(s.bad);
 }
 
 // --- forward -------------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ enum {
     PICK_TAPS = LK_MAX(V_HALF - 1, 3),     // taps in each, at most
 };
 
+// Floats from a tap to what a cell sees of it; from rows_dy() to the cell's gradients.
+typedef struct rows_seen {
+    uint32_t pixel, dy;
+} rows_seen;
+
 // The cells of a block of tiles, in the order of their sums.
 typedef struct rows_block {
     uint32_t t0, t1, count, seen;
@@ -37,9 +42,7 @@ typedef struct rows_block {
         uint32_t y, x;        // the first pixel of its window, in the padded image
         uint32_t from, dy;    // floats to the gradients: from the example's first, from rows_dy()
     } cell[BLOCK_CELLS_MAX];
-    struct {
-        uint32_t pixel, dy;   // floats from a tap to what it sees; from rows_dy() to the gradients
-    } see[BLOCK_CELLS_MAX];   // those that have terms: `seen` of them
+    rows_seen see[BLOCK_CELLS_MAX];  // those that have terms: `seen` of them
     _Alignas(64) float packed[BLOCK_FLOATS];
 } rows_block;
 
@@ -215,8 +218,11 @@ static uint64_t tap_offset(const lk_conv2d *c, uint32_t tap) {
 }
 
 // Taken from everywhere in dy, the gradients of a panel would meet in few places of the first
-// cache, among themselves and with the image: they are laid side by side.
-static bool rows_packs(const part *p) { return p->end - p->begin >= PACKED_TAPS_MIN; }
+// cache, among themselves and with the image: they are laid side by side, and zeros beside them
+// where the last vector is not full.
+static bool rows_packs(const part *p) {
+    return p->end - p->begin >= PACKED_TAPS_MIN || p->channels % V_LANES != 0;
+}
 static const float *rows_dy(const part *p) {
     return rows_packs(p) ? p->block->packed : p->dy + p->co;
 }
@@ -283,19 +289,33 @@ static void rows_pack(const part *p) {
     }
 }
 
-// Taps first .. first + rows, all cells of the block. With `joined`, the taps lie side by side in
-// the image: one address serves them all.
+// The terms of one cell for taps that begin at `tap`. With `joined`, they lie side by side in the
+// image: one address serves them all.
+V_INLINE void rows_cell(const int rows, const int vectors, const bool joined,
+                        vf sum[ROWS_MAX][VECTORS], const float *const tap[ROWS_MAX],
+                        const float *from, const rows_seen *cell) {
+    const uint64_t pixel = cell->pixel;
+    const float *side = tap[0] + pixel, *dy = from + cell->dy;
+    vf d[VECTORS];
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        d[v] = v_load(dy + v * V_LANES);
+        V_PIN(d[v]);
+    }
+    V_UNROLL for (int r = 0; r < rows; r++) {
+        vf x = v_set1(joined ? side[r] : tap[r][pixel]);
+        if (vectors > 1) V_PIN(x);
+        V_UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_fma(x, d[v], sum[r][v]);
+    }
+}
+
+// Taps first .. first + rows, all cells of the block.
 V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int vectors,
                        const bool joined) {
     const rows_block *b = p->block;
-    const uint32_t count = b->seen;
+    const rows_seen *cell = b->see, *end = cell + b->seen, *pairs = cell + b->seen / 2 * 2;
     const float *tap[ROWS_MAX], *from = rows_dy(p);
     vf sum[ROWS_MAX][VECTORS];
-    vm lanes[VECTORS];
     float *at = p->sums + (uint64_t)(first - p->begin) * (uint64_t)(vectors * V_LANES);
-    V_UNROLL for (int v = 0; v < vectors; v++) {
-        lanes[v] = v_first(LK_MIN(p->channels - (uint32_t)(v * V_LANES), (uint32_t)V_LANES));
-    }
     V_UNROLL for (int r = 0; r < rows; r++) {
         tap[r] = p->image + (p->unpadded ? (first + (uint32_t)r) % p->c->in_c
                                          : tap_offset(p->c, first + (uint32_t)r));
@@ -303,19 +323,11 @@ V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int 
             sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
         }
     }
-    for (uint32_t n = 0; n < count; n++) {
-        const uint64_t pixel = b->see[n].pixel;
-        const float *side = tap[0] + pixel, *dy = from + b->see[n].dy;
-        vf d[VECTORS];
-        V_UNROLL for (int v = 0; v < vectors; v++) {
-            d[v] = v_load_mask(dy + v * V_LANES, lanes[v]);
-            V_PIN(d[v]);
-        }
-        V_UNROLL for (int r = 0; r < rows; r++) {
-            vf x = v_set1(joined ? side[r] : tap[r][pixel]);
-            V_UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_fma(x, d[v], sum[r][v]);
-        }
+    for (; cell < pairs; cell += 2) {
+        rows_cell(rows, vectors, joined, sum, tap, from, cell);
+        rows_cell(rows, vectors, joined, sum, tap, from, cell + 1);
     }
+    if (cell < end) rows_cell(rows, vectors, joined, sum, tap, from, cell);
     V_UNROLL for (int r = 0; r < rows; r++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
             v_store(at + (r * vectors + v) * V_LANES, sum[r][v]);
@@ -474,41 +486,63 @@ V_INLINE void lanes_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
     }
 }
 
+// `vectors` of taps from `first` on. With `joined`, they lie side by side: one address serves all.
 V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
-                        const int vectors) {
+                        const int vectors, const bool joined) {
     const uint64_t all = p->end - p->begin;
+    part from = *p;
     uint64_t tap[LANE_TILE];
-    V_UNROLL for (int v = 0; v < vectors; v++) tap[v] = lanes_offset(p, first + (uint32_t)v);
+    if (joined) from.image += lanes_offset(p, first);
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        tap[v] = joined ? (uint64_t)(v * V_LANES) : lanes_offset(p, first + (uint32_t)v);
+    }
     for (uint32_t co = 0; co < p->channels; co++) {
         float *at = p->sums + (co * all + first - p->begin) * V_LANES;
         vf sum[LANE_TILE];
         V_UNROLL for (int v = 0; v < vectors; v++) sum[v] = v_load(at + v * V_LANES);
-        if (p->pooled) lanes_pooled(p, t0, t1, p->co + co, tap, sum, vectors);
-        else lanes_whole(p, t0, t1, p->co + co, tap, sum, vectors);
+        if (p->pooled) lanes_pooled(&from, t0, t1, p->co + co, tap, sum, vectors);
+        else lanes_whole(&from, t0, t1, p->co + co, tap, sum, vectors);
         V_UNROLL for (int v = 0; v < vectors; v++) v_store(at + v * V_LANES, sum[v]);
     }
 }
 
-static void lanes_add_part(const part *p, uint32_t t0, uint32_t t1) {
-    uint32_t all = p->end - p->begin, blocks = (all + LANE_TILE - 1) / LANE_TILE;
-    for (uint32_t b = 0; b < blocks; b++) {
-        uint32_t first = p->begin + all * b / blocks, last = p->begin + all * (b + 1) / blocks;
-        switch (last - first) {
-#define LANES_ADD(n) case n: lanes_add(p, t0, t1, first, n); break;
-            LANES_ADD(1)
-            LANES_ADD(2)
-            LANES_ADD(3)
-            LANES_ADD(4)
-            LANES_ADD(5)
-            LANES_ADD(6)
-            LANES_ADD(7)
-            LANES_ADD(8)
-            LANES_ADD(9)
-            LANES_ADD(10)
-            LANES_ADD(11)
-            LANES_ADD(12)
+static void lanes_add_block(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
+                            uint32_t last) {
+    const bool joined = first / p->run_vectors == (last - 1) / p->run_vectors;
+    const uint32_t vectors = last - first;
+    switch (vectors * 2 + (joined && vectors >= LANE_TILE / 2)) {
+#define LANES_ADD(n) case (n) * 2: lanes_add(p, t0, t1, first, n, false); break;
+#define LANES_ADD_BOTH(n) \
+    LANES_ADD(n)          \
+    case (n) * 2 + 1: lanes_add(p, t0, t1, first, n, true); break;
+        LANES_ADD(1)
+        LANES_ADD(2)
+        LANES_ADD(3)
+        LANES_ADD(4)
+        LANES_ADD(5)
+        LANES_ADD_BOTH(6)
+        LANES_ADD_BOTH(7)
+        LANES_ADD_BOTH(8)
+        LANES_ADD_BOTH(9)
+        LANES_ADD_BOTH(10)
+        LANES_ADD_BOTH(11)
+        LANES_ADD_BOTH(12)
+#undef LANES_ADD_BOTH
 #undef LANES_ADD
+    }
+}
+
+// Long kernel rows are split each by itself.
+static void lanes_add_part(const part *p, uint32_t t0, uint32_t t1) {
+    const uint32_t run = p->run_vectors;
+    for (uint32_t at = p->begin; at < p->end;) {
+        const bool is_long = run > LANE_TILE / 2;
+        const uint32_t end = is_long ? LK_MIN((at / run + 1) * run, p->end) : p->end;
+        const uint32_t all = end - at, blocks = (all + LANE_TILE - 1) / LANE_TILE;
+        for (uint32_t b = 0; b < blocks; b++) {
+            lanes_add_block(p, t0, t1, at + all * b / blocks, at + all * (b + 1) / blocks);
         }
+        at = end;
     }
 }
 

@@ -150,6 +150,7 @@ enum {
     // they get the larger panels of few examples.
     FORWARD_HALF_AS_FEW = V_REGISTERS == 16 && V_FACTORS == 1,
     FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
+    FORWARD_ZEROS = 8,        // terms of a run that are computed though they are zero
     FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
 };
 _Static_assert((int)FORWARD_PANEL_MAX <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
@@ -229,11 +230,14 @@ static void forward_widen(const forward_block *b, uint32_t k) {
     }
 }
 
+// Of a whole run with few zeros all terms are taken: in a loop that counts each takes less time.
 V_INLINE uint64_t forward_find(const forward_block *b, uint32_t m0, uint32_t k, const int rows) {
     const float *x[FORWARD_ROWS_MAX];
     if (k >= b->k_count) return 0;
+    const uint32_t count = LK_MIN(b->k_count - k, (uint32_t)LK_DENSE_RUN);
     forward_rows(b, m0, k, x, rows);
-    return terms_of_any(x, rows, LK_MIN(b->k_count - k, (uint32_t)LK_DENSE_RUN));
+    const uint64_t bits = terms_of_any(x, rows, count);
+    return count == LK_DENSE_RUN && count_bits(~bits) <= FORWARD_ZEROS ? UINT64_MAX : bits;
 }
 
 // A run of rows that collide is laid side by side where enough tiles pass over it, by the first of
@@ -308,7 +312,24 @@ V_INLINE void forward_term(const float *const *x, uint64_t k, const float *w, vm
     }
     V_UNROLL for (int i = 0; i < rows; i++) {
         vf value = v_set1(x[i][k]);
+        if (vectors > 1) V_PIN(value);
         V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
+    }
+}
+
+// All LK_DENSE_RUN terms of a run.
+V_INLINE void forward_whole_run(const forward_block *b, const float *const *x, const float *w,
+                                uint64_t apart, vm tail, float *to, vf sum[FORWARD_ROWS_MAX][4],
+                                forward_ahead *ahead, const int rows, const int vectors,
+                                const bool masked, const bool few, const bool packs) {
+    const uint64_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
+    const uint64_t batch = few ? FORWARD_FEW_BATCH : 1;
+    for (uint64_t k = 0; k < LK_DENSE_RUN; k += batch) {
+        forward_prefetch(b, ahead, few);
+        V_UNROLL for (uint64_t i = 0; i < batch; i++, w += apart) {
+            forward_term(x, k + i, w, tail, packs ? to + (k + i) * panel : NULL, sum, rows,
+                         vectors, masked, packs);
+        }
     }
 }
 
@@ -356,11 +377,8 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     if (V_FACTORS == 1 && k0 == 0 && parts == 1) b->terms[tile] = forward_find(b, m0, 0, rows);
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : packs ? b->any : b->terms[tile];
     if (V_FACTORS == 1 && some == UINT64_MAX) {  // as a loop that counts they take less time
-        for (uint64_t i = 0; i < LK_DENSE_RUN; i++, w += apart) {
-            if (parts == 1 || i % FORWARD_FEW_BATCH == 0) forward_prefetch(b, &ahead, parts > 1);
-            forward_term(x, i, w, tail, packs ? to + i * panel : NULL, sum, rows, vectors, masked,
-                         packs);
-        }
+        forward_whole_run(b, x, w, apart, tail, to, sum, &ahead, rows, vectors, masked, parts > 1,
+                          packs);
         taken = LK_DENSE_RUN;
         some = 0;
     }
@@ -622,6 +640,7 @@ static uint32_t dense_forward(const lk_dense *d, uint32_t m_count, const float *
 enum {
     INPUT_TERMS = LK_DENSE_RUN,  // units whose zeros are known by a bit each
     INPUT_PART = 48,             // inputs of a part are a multiple of this
+    INPUT_ZEROS = FORWARD_ZEROS,
 };
 _Static_assert(LK_SLICE_TERMS % INPUT_TERMS == 0, "a run of terms ends with its slice");
 
@@ -658,6 +677,9 @@ static void input_find_terms(const input_block *b, uint64_t *some, uint64_t *any
         }
     }
     for (uint32_t run = 0; run < b->runs; run++) *any += b->m_count * count_bits(b->live[run]);
+    for (uint32_t run = 0; run < b->n_count / INPUT_TERMS; run++) {
+        if (count_bits(~b->live[run]) <= INPUT_ZEROS) b->live[run] = UINT64_MAX;
+    }
 }
 
 // --- broad: dy is transposed once per block of examples, weights are read as they lie and
@@ -683,6 +705,21 @@ static void broad_transpose(const input_block *b) {
     }
 }
 
+// One unit's terms of a tile.
+V_INLINE void broad_term(const float *const *w, uint64_t unit, const float *dy,
+                         vf sum[BROAD_ROWS][BROAD_VECTORS], const int vectors) {
+    vf row[BROAD_VECTORS];
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        row[v] = v_load(dy + v * V_LANES);
+        V_PIN(row[v]);
+    }
+    V_UNROLL for (int i = 0; i < BROAD_ROWS; i++) {
+        vf value = v_set1(w[i][unit]);
+        if (vectors > 1) V_PIN(value);
+        V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
+    }
+}
+
 // Finished sums, without + 0.0f, of inputs k .. k + BROAD_ROWS - 1 for the examples of a panel, to
 // stage (BROAD_ROWS, BROAD_LANES). Rows past the end repeat the last one.
 V_INLINE void broad_tile(const input_block *b, const float *transposed, uint32_t k, float *stage,
@@ -699,19 +736,19 @@ V_INLINE void broad_tile(const input_block *b, const float *transposed, uint32_t
         }
         uint32_t end = LK_MIN(b->n_count - n, (uint32_t)LK_SLICE_TERMS) + n;
         for (; n < end; n += INPUT_TERMS) {
-            for (uint64_t units = b->live[n / INPUT_TERMS]; units; units &= units - 1) {
-                uint64_t unit = n + (uint64_t)__builtin_ctzll(units);
-                vf row[BROAD_VECTORS];
-                V_UNROLL for (int v = 0; v < vectors; v++) {
-                    row[v] = v_load(transposed + unit * BROAD_LANES + v * V_LANES);
-                    V_PIN(row[v]);
+            uint64_t units = b->live[n / INPUT_TERMS];
+            if (units == UINT64_MAX) {  // as a loop that counts they take less time
+                const float *dy = transposed + (uint64_t)n * BROAD_LANES;
+                const float *dy_end = dy + INPUT_TERMS * BROAD_LANES;
+                for (uint64_t unit = n; dy < dy_end; unit += 2, dy += 2 * BROAD_LANES) {
+                    broad_term(w, unit, dy, sum, vectors);
+                    broad_term(w, unit + 1, dy + BROAD_LANES, sum, vectors);
                 }
-                V_UNROLL for (int i = 0; i < BROAD_ROWS; i++) {
-                    vf value = v_set1(w[i][unit]);
-                    V_UNROLL for (int v = 0; v < vectors; v++) {
-                        sum[i][v] = v_fma(row[v], value, sum[i][v]);
-                    }
-                }
+                continue;
+            }
+            for (; units; units &= units - 1) {
+                const uint64_t unit = n + (uint64_t)__builtin_ctzll(units);
+                broad_term(w, unit, transposed + unit * BROAD_LANES, sum, vectors);
             }
         }
         V_UNROLL for (int i = 0; i < BROAD_ROWS; i++) {

@@ -13,6 +13,8 @@
 //                       takes its factor from any lane of a vector that was loaded whole
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_FORGET(p)         an address that the compiler shall not know to be near another
+//   V_ASIDE(x)          a variable waits in memory here: before and after an inner loop, whose own
+//                       addresses gcc 12 would rather spill
 //   v_fetch_to_write(p) asks for a line that is about to be written: taking one back from another
 //                       core's cache takes long
 //   V_UNROLL            before a loop of constant length over tile registers
@@ -79,6 +81,7 @@
 #endif
 
 #define V_FORGET(p) __asm__("" : "+r"(p))
+#define V_ASIDE(x) __asm__("" : "+m"(x))
 
 V_INLINE void v_fetch_to_write(const float *p) {
 #ifdef __x86_64__

@@ -450,6 +450,7 @@ static void test_dense_forward(void **state) {
     check_forward((lk_dense){577, 1024, true, false}, 9);  // .. whole ones and what is left
     check_forward((lk_dense){2100, 1031, true, false}, 17);  // .. more of them, of many weights
     check_forward((lk_dense){1100, 2000, true, false}, 32);  // .. and of few panels each, divided
+    check_forward((lk_dense){191, 77, true, true}, 21);  // a last run that is nearly whole
     check_forward((lk_dense){1, 1, true, false}, 1);
 }
 
@@ -463,6 +464,7 @@ static void test_dense_input_gradient(void **state) {
     seed = 1;
     check_input_gradient((lk_dense){10, 2600, true, true}, 5);
     check_input_gradient((lk_dense){64, 64, true, false}, 131);
+    check_input_gradient((lk_dense){61, 191, true, true}, 37);
     check_input_gradient((lk_dense){200, 61, true, true}, 67);  // NEON's own wants 96 inputs
 }
 
