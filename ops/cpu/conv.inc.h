@@ -627,6 +627,17 @@ V_INLINE vf pool_store_half(const bool f16, const int checked, const vf sum[4],
     return bad;
 }
 
+// The sums of a square kernel on images of one channel, as one run of fma.
+V_INLINE void square_sum(const int positions, const int vectors, const int size,
+                         vf sum[TILE][VECTORS], int64_t image_row, const float *const pixel[TILE],
+                         const panel *p) {
+    tile_start(false, positions, vectors, sum, p->bias);
+    V_UNROLL for (int i = 0; i < size * size; i++) {
+        tile_term(positions, vectors, sum, pixel, i / size * image_row + i % size,
+                  p->packed + i * vectors * V_LANES);
+    }
+}
+
 // The sums of neighbouring 2x2 tiles, in all `columns` columns, of a square kernel on images of one
 // channel: where factors come from lanes, the pixels that all cells see are loaded once.
 V_INLINE void patch_sum(const int columns, const int vectors, const int size,
@@ -668,6 +679,8 @@ V_INLINE vf pool_tiles(const int tiles, const int vectors, const int checked, co
     }
     if (V_FACTORS > 1 && size) {
         patch_sum(2 * tiles, vectors, (int)size, sum, g->image_row, p, image);
+    } else if (size) {
+        square_sum(4 * tiles, vectors, (int)size, sum, (int64_t)g->image_row, pixel, p);
     } else {
         tile_any(false, 4 * tiles, vectors, sum, k, pixel, p);
     }
@@ -712,23 +725,14 @@ V_INLINE const float *fetch_ahead(const float *at, const float *end) {
 }
 
 // The pooled outputs of one example: a grid of 2x2 tiles. Not 0, `size` is that of a square kernel
-// on images of one channel with stride 1: known to the compiler, the whole tile is one run of fma.
+// on images of one channel with stride 1, known to the compiler.
 V_INLINE uint32_t pool_fill(const int vectors, const int checked, const lk_dtype to,
-                            const uint32_t size, const grid *positions, const walk *terms,
+                            const uint32_t size, const grid *positions, const walk *k,
                             const panel *p, const float *image, void *y, uint8_t *argmax,
                             uint64_t from) {
     const uint32_t step = TILE_POOL / 4;
     grid g = *positions;
-    walk k = *terms;
-    if (size) {
-        g.image_row = (uint64_t)k.image_row;
-        g.image_column = 1;
-        k.rows = k.length = size;
-        k.columns = 1;
-        k.first = 0;
-        k.term_row = size;
-        k.terms = size * size;
-    }
+    if (size) g.image_column = 1;
     vf bad = v_zero();
     const float *ahead = p->ahead->at;
     for (uint32_t row = 0; row < g.rows; row++) {
@@ -743,10 +747,10 @@ V_INLINE uint32_t pool_fill(const int vectors, const int checked, const lk_dtype
                 if (whole) pool_blank(TILE_POOL / 4, vectors, to, &g, p, y, argmax, at);
                 else pool_blank(1, vectors, to, &g, p, y, argmax, at);
             } else if (whole) {
-                bad = pool_tiles(TILE_POOL / 4, vectors, checked, to, size, &g, &k, p, pixel, y,
+                bad = pool_tiles(TILE_POOL / 4, vectors, checked, to, size, &g, k, p, pixel, y,
                                  argmax, at, bad);
             } else {
-                bad = pool_tiles(1, vectors, checked, to, size, &g, &k, p, pixel, y, argmax, at,
+                bad = pool_tiles(1, vectors, checked, to, size, &g, k, p, pixel, y, argmax, at,
                                  bad);
             }
             column += whole ? step : 1;
