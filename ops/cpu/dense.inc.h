@@ -1048,6 +1048,7 @@ enum {
     WEIGHT_PANEL = WEIGHT_VECTORS * V_LANES,
     WEIGHT_ROWS = V_REGISTERS == 32 ? 6 : 4,
     WEIGHT_ROWS_MAX = 16,
+    WEIGHT_EVERY = 4,
 };
 
 typedef struct weight_block {
@@ -1059,6 +1060,8 @@ typedef struct weight_block {
     // weights, to be written, and of its inputs.
     const float *w, *w_end;
     uint32_t w_step;            // floats from one example to the next; 0: nothing is fetched
+    uint32_t every;             // such a tile fetches, among its neighbours
+    bool fetches;               // .. the tile under way
     uint32_t next, next_lines;  // the first of those inputs; lines of them of each example
     uint64_t x_ahead;           // floats from an input of the tile to what is fetched with it
     // Operands side by side. NULL: they are read where they lie.
@@ -1119,41 +1122,60 @@ V_INLINE void weight_root(weight_sums sum, uint64_t leaves, const float *node, c
     }
 }
 
+// The terms of `count` examples, of which the first is at `at`; fetches: with each what is wanted
+// later.
+V_INLINE void weight_examples(weight_block *b, weight_terms *at, uint32_t count, vm tail,
+                              weight_sums sum, const int rows, const int vectors,
+                              const bool masked, const bool side, const bool fetches) {
+    const float *x = at->x, *dy = at->dy, *w = b->w;
+    for (; count > 0; count--, x += at->x_step, dy += at->dy_step) {
+        vf row[4];
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            row[v] = masked && v == vectors - 1 ? v_load_mask(dy + v * V_LANES, tail)
+                                                : v_load(dy + v * V_LANES);
+            V_PIN(row[v]);
+        }
+        if (fetches && !side) {
+            __builtin_prefetch(x + LK_LANES_MAX);
+            __builtin_prefetch(x + b->x_ahead, 0, 2);
+        }
+        if (fetches) {
+            v_fetch_to_write(w);
+            w += b->w_step;
+        }
+        V_UNROLL for (int i = 0; i < rows; i++) {
+            vf value = v_set1(x[i]);
+            V_UNROLL for (int v = 0; v < vectors; v++) {
+                sum[i][v] = v_fma(row[v], value, sum[i][v]);
+            }
+        }
+    }
+    at->x = x;
+    at->dy = dy;
+    b->w = w;
+}
+
 // The sums of a tile over one grain, whose operands begin at `at`.
 V_INLINE void weight_grain(weight_block *b, weight_terms at, uint32_t examples, vm tail,
                            weight_sums sum, const int rows, const int vectors, const bool masked) {
-    const float *x = at.x, *dy = at.dy, *w = b->w;
+    const bool side = WEIGHT_SIDE && b->side_dy;
     uint64_t slices = 0;
     for (uint32_t m = 0;; slices++) {
         V_UNROLL for (int i = 0; i < rows; i++) {
             V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_zero();
         }
-        uint32_t end = LK_MIN(examples - m, (uint32_t)LK_SLICE_TERMS) + m;
-        for (; m < end; m++, x += at.x_step, dy += at.dy_step) {
-            vf row[4];
-            V_UNROLL for (int v = 0; v < vectors; v++) {
-                row[v] = masked && v == vectors - 1 ? v_load_mask(dy + v * V_LANES, tail)
-                                                    : v_load(dy + v * V_LANES);
-                V_PIN(row[v]);
-            }
-            if (!WEIGHT_SIDE || !b->side_dy) {
-                __builtin_prefetch(x + LK_LANES_MAX);
-                __builtin_prefetch(x + b->x_ahead, 0, 2);
-            }
-            v_fetch_to_write(w);
-            w += b->w_step;
-            V_UNROLL for (int i = 0; i < rows; i++) {
-                vf value = v_set1(x[i]);
-                V_UNROLL for (int v = 0; v < vectors; v++) {
-                    sum[i][v] = v_fma(row[v], value, sum[i][v]);
-                }
-            }
-        }
+        const uint32_t some = LK_MIN(examples - m, (uint32_t)LK_SLICE_TERMS);
+        if (side && b->fetches)
+            weight_examples(b, &at, some, tail, sum, rows, vectors, masked, true, true);
+        else if (side) weight_examples(b, &at, some, tail, sum, rows, vectors, masked, true, false);
+        else if (b->fetches)
+            weight_examples(b, &at, some, tail, sum, rows, vectors, masked, false, true);
+        else weight_examples(b, &at, some, tail, sum, rows, vectors, masked, false, false);
+        m += some;
         if (m == examples) break;
         weight_push(sum, slices, b->slice_node, rows, vectors);
     }
     weight_root(sum, slices, b->slice_node, rows, vectors);
-    b->w = w;
 }
 
 V_INLINE void weight_tile(weight_block *b, uint32_t k, uint32_t n, float *dw, const int rows,
@@ -1185,6 +1207,7 @@ V_INLINE void weight_look_ahead(weight_block *b, uint32_t k, uint32_t tile) {
     b->x_ahead = LK_LANES_MAX;
     if (b->next_lines) b->x_ahead = b->next - k + tile % b->next_lines * LK_LANES_MAX;
     if (b->w >= b->w_end) b->w_step = 0;
+    b->fetches = tile % b->every == 0;
 }
 
 // Rows k0 .. k1 - 1 of one panel. The last tile is moved back over rows already done (the same bits
@@ -1393,6 +1416,7 @@ static void weight_plan_ahead(weight_block *b, const lk_dense *d, const lk_weigh
     uint64_t tiles = 0;
     b->w = b->w_end = dw;
     b->x_ahead = LK_LANES_MAX;
+    b->every = WEIGHT_EVERY;
     if (!rows->w || rows->next_end <= rows->end) return;
     for (uint32_t n = 0; n < b->n_count; n += WEIGHT_PANEL) {
         uint32_t units = LK_MIN(b->n_count - n, (uint32_t)WEIGHT_PANEL);
@@ -1404,6 +1428,8 @@ static void weight_plan_ahead(weight_block *b, const lk_dense *d, const lk_weigh
     b->w = rows->w + (uint64_t)rows->end * d->n_count;
     b->w_end = b->w + floats;
     b->w_step = (uint32_t)((floats + b->examples * tiles - 1) / (b->examples * tiles));
+    while (b->every > 1 && b->every * b->w_step > LK_LANES_MAX) b->every /= 2;
+    b->w_step *= b->every;
 }
 
 static void dense_weight_gradient(const lk_dense *d, uint32_t grain_count,
