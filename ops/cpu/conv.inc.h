@@ -485,8 +485,27 @@ SPOTS_SUM(sum_rest, TILE_WIDE / 2, VECTORS)
 SPOTS_SUM(sum_narrow, TILE, 1)
 #undef SPOTS_SUM
 
+// What the next example is read from, which is fetched while this one is summed: a step a tile.
+typedef struct next_example {
+    const float *at, *end;
+    uint64_t step;
+} next_example;
+
+// Example m of `count`, of `floats` floats; each has so many positions.
+static next_example next_of(const float *x, uint64_t floats, uint32_t m, uint32_t count,
+                            uint64_t positions) {
+    const float *at = x + (m + 1) * floats;
+    return (next_example){at, m + 1 < count ? at + floats : at,
+                          floats / (positions / TILE_WIDE + 1) + 1};
+}
+
+V_INLINE void next_fetch(next_example *n) {
+    const float *end = n->end - n->at < (int64_t)n->step ? n->end : n->at + n->step;
+    for (; n->at < end; n->at += LK_LANES_MAX) __builtin_prefetch(n->at, 0, 2);
+}
+
 static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const float *image,
-                         const float *mask, float *out) {
+                         const float *mask, float *out, next_example *next) {
     if (k->plane) return thin_any(g, k, p, image, mask, out);
     spots s = {.mask = mask, .out = out, .bad = v_zero()};
     uint32_t row = 0, column = 0;
@@ -497,6 +516,7 @@ static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const flo
     while (row < g->rows) {
         const bool few = g->rows - row == 1 && g->columns - column <= TILE_WIDE / 2;
         spots_fill(&s, few ? TILE_WIDE / 2 : TILE_WIDE, g, image, &row, &column);
+        next_fetch(next);
         (few ? sum_rest : sum_whole)(&s, k, p);
     }
     return v_noted(s.bad);
@@ -586,8 +606,10 @@ static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float
             const float *example = x + m * lk_conv2d_in_floats(c);
             if (thin) planes_load(c, example, s.image);
             else if (!direct) image_load(c, example, s.image);
+            next_example next = next_of(x, lk_conv2d_in_floats(c), m, m_count,
+                                        (uint64_t)c->out_h * c->out_w);
             bad |= grid_any(&g, &k, &p, direct ? example : s.image, NULL,
-                            y + m * lk_conv2d_out_floats(c) + co);
+                            y + m * lk_conv2d_out_floats(c) + co, &next);
         }
     }
     return bad;
@@ -988,6 +1010,8 @@ static uint32_t input_sums(const lk_conv2d *c, uint32_t m_count, const float *w,
         pack_backward(c, w, bias, ci, &p, &s);
         for (uint32_t m = 0; m < m_count; m++) {
             const float *example = dy + m * dy_floats;
+            next_example next =
+                next_of(dy, dy_floats, m, m_count, (uint64_t)c->in_h * c->in_w);
             if (argmax) gradient_scatter(c, &window, example, argmax + m * dy_floats, s.image);
             else if (thin) gradient_planes_load(c, &window, example, s.image);
             else gradient_load(c, &window, example, s.image);
@@ -996,7 +1020,7 @@ static uint32_t input_sums(const lk_conv2d *c, uint32_t m_count, const float *w,
                     phase f = phase_of(c, ky, kx, thin);
                     uint64_t at = m * lk_conv2d_in_floats(c) + f.out + ci;
                     bad |= grid_any(&f.grid, &f.walk, &p, s.image + f.image,
-                                    mask ? mask + at : NULL, dx + at);
+                                    mask ? mask + at : NULL, dx + at, &next);
                 }
             }
         }

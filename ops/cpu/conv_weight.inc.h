@@ -21,6 +21,8 @@ enum {
     BLOCK_FLOATS = 6144,                   // of image and gradient that are read again and again
     BLOCK_TILES_MIN = 16,
     BLOCK_CELLS_MAX = BLOCK_FLOATS / (1 + V_LANES),
+    SEEN_MAX = 2048,                       // cells, and ..
+    SEEN_LISTS = 128,                      // .. lists of them, that are kept for all examples
     PACKED_TAPS_MIN = 48,                  // of a part that passes over a block often enough
     APART_CHANNELS_MIN = 32,               // of an input of which each place is a run of its own
     INK_ROWS = 64,                         // of an image whose blank parts are looked for
@@ -37,12 +39,19 @@ typedef struct rows_seen {
 
 // The cells of a block of tiles, in the order of their sums.
 typedef struct rows_block {
-    uint32_t t0, t1, count, seen;
+    uint32_t t0, t1, count;
     struct {
         uint32_t y, x;        // the first pixel of its window, in the padded image
         uint32_t from, dy;    // floats to the gradients: from the example's first, from rows_dy()
     } cell[BLOCK_CELLS_MAX];
-    rows_seen see[BLOCK_CELLS_MAX];  // those that have terms: `seen` of them
+    // Of each call of rows_see_place() for one example those that have terms; in all examples they
+    // are the same. What does not fit is found anew, behind these.
+    uint32_t call, calls;
+    struct {
+        uint32_t at, seen;
+    } list[SEEN_LISTS];
+    rows_seen see[SEEN_MAX + BLOCK_CELLS_MAX];
+    uint32_t at, seen;   // of the call under way
     _Alignas(64) float packed[BLOCK_FLOATS];
 } rows_block;
 
@@ -261,21 +270,39 @@ static void rows_see_all(const part *p) {
         b->see[n].pixel = b->cell[n].y * row + b->cell[n].x * column;
         b->see[n].dy = b->cell[n].dy;
     }
+    b->at = 0;
     b->seen = b->count;
 }
 
-// The cells whose place (ky, kx) of the window is in the example, and not beside it.
-static void rows_see_place(const part *p, uint32_t ky, uint32_t kx) {
+// The cells whose place (ky, kx) of the window is in the example, and not beside it: returns how
+// many.
+static uint32_t rows_find_seen(const part *p, uint32_t ky, uint32_t kx, rows_seen *see) {
     const lk_conv2d *c = p->c;
-    rows_block *b = p->block;
+    const rows_block *b = p->block;
     uint32_t seen = 0;
     for (uint32_t n = 0; n < b->count; n++) {
         const uint32_t y = b->cell[n].y + ky - c->pad_top, x = b->cell[n].x + kx - c->pad_left;
-        b->see[seen].pixel = (y * c->in_w + x) * c->in_c;
-        b->see[seen].dy = b->cell[n].dy;
+        see[seen].pixel = (y * c->in_w + x) * c->in_c;
+        see[seen].dy = b->cell[n].dy;
         seen += (y < c->in_h) & (x < c->in_w);
     }
-    b->seen = seen;
+    return seen;
+}
+
+static void rows_see_place(const part *p, uint32_t ky, uint32_t kx) {
+    rows_block *b = p->block;
+    const uint32_t call = b->call++;
+    if (call < b->calls) {
+        b->at = b->list[call].at;
+        b->seen = b->list[call].seen;
+        return;
+    }
+    const uint32_t used = b->calls ? b->list[b->calls - 1].at + b->list[b->calls - 1].seen : 0;
+    b->at = used;
+    b->seen = rows_find_seen(p, ky, kx, b->see + used);
+    if (call != b->calls || call >= SEEN_LISTS || used + b->seen > SEEN_MAX) return;
+    b->list[b->calls].at = used;
+    b->list[b->calls++].seen = b->seen;
 }
 
 static void rows_pack(const part *p) {
@@ -283,6 +310,7 @@ static void rows_pack(const part *p) {
     for (uint32_t n = 0; n < b->count; n++) {
         const float *dy = p->dy + p->co + b->cell[n].from;
         float *to = b->packed + b->cell[n].dy;
+        __builtin_prefetch(dy + (uint64_t)b->count * p->c->out_c, 0, 3);
         for (uint32_t v = 0; v < p->vectors * V_LANES; v += V_LANES) {
             v_store(to + v, v_load_first(dy + v, p->channels - v));
         }
@@ -312,7 +340,7 @@ V_INLINE void rows_cell(const int rows, const int vectors, const bool joined,
 V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int vectors,
                        const bool joined) {
     const rows_block *b = p->block;
-    const rows_seen *cell = b->see, *end = cell + b->seen, *pairs = cell + b->seen / 2 * 2;
+    const rows_seen *cell = b->see + b->at, *end = cell + b->seen, *pairs = cell + b->seen / 2 * 2;
     const float *tap[ROWS_MAX], *from = rows_dy(p);
     vf sum[ROWS_MAX][VECTORS];
     float *at = p->sums + (uint64_t)(first - p->begin) * (uint64_t)(vectors * V_LANES);
@@ -380,6 +408,7 @@ static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
         rows_find_cells(p, t0, t1);
         if (!p->unpadded) rows_see_all(p);
     }
+    if (t0 == 0) p->block->call = 0;  // a new example
     if (rows_packs(p)) rows_pack(p);
     if (run < ROWS_APART) {
         rows_add_split(p, p->begin, p->end, ROWS_APART);
@@ -412,7 +441,7 @@ static void rows_gradient(part *p, uint64_t most, uint32_t grain_count, const lk
         for (p->begin = 0; p->begin < taps; p->begin = p->end) {
             p->end = LK_MIN(p->begin + step, taps);
             p->floats = (uint64_t)(p->end - p->begin) * width;
-            block.t1 = 0;  // of no tiles yet
+            block.t1 = block.calls = 0;  // of no tiles yet
             const float *node = part_node(p, grain_count, grains);
             for (uint32_t tap = p->begin; tap < p->end; tap++, node += width) {
                 copy_floats(p->channels, node, dw + (uint64_t)tap * c->out_c + p->co);
