@@ -332,7 +332,7 @@ V_INLINE void rows_cell(const int rows, const int vectors, const bool joined,
     V_UNROLL for (int r = 0; r < rows; r++) {
         vf x = v_set1(joined ? side[r] : tap[r][pixel]);
         if (vectors > 1) V_PIN(x);
-        V_UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = v_fma(x, d[v], sum[r][v]);
+        V_UNROLL for (int v = 0; v < vectors; v++) V_ADD_PRODUCT(sum[r][v], x, d[v]);
     }
 }
 

@@ -313,7 +313,7 @@ V_INLINE void forward_term(const float *const *x, uint64_t k, const float *w, vm
     V_UNROLL for (int i = 0; i < rows; i++) {
         vf value = v_set1(x[i][k]);
         if (vectors > 1) V_PIN(value);
-        V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
+        V_UNROLL for (int v = 0; v < vectors; v++) V_ADD_PRODUCT(sum[i][v], row[v], value);
     }
 }
 
@@ -716,7 +716,7 @@ V_INLINE void broad_term(const float *const *w, uint64_t unit, const float *dy,
     V_UNROLL for (int i = 0; i < BROAD_ROWS; i++) {
         vf value = v_set1(w[i][unit]);
         if (vectors > 1) V_PIN(value);
-        V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(row[v], value, sum[i][v]);
+        V_UNROLL for (int v = 0; v < vectors; v++) V_ADD_PRODUCT(sum[i][v], row[v], value);
     }
 }
 

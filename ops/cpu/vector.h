@@ -17,6 +17,8 @@
 //                       addresses gcc 12 would rather spill
 //   v_fetch_to_write(p) asks for a line that is about to be written: taking one back from another
 //                       core's cache takes long
+//   V_ADD_PRODUCT(s, a, b)  s = fma(a, b, s), and s stays in its register: gcc 12 would rather spill
+//                       one than let the factors go
 //   V_UNROLL            before a loop of constant length over tile registers
 //   V_APART             1: tiles are functions of their own, since gcc 12 spills registers where
 //                       many are inlined into one
@@ -236,6 +238,10 @@ typedef __m256i vi;
 typedef uint64_t vl __attribute__((vector_size(32)));
 typedef __m256 vm;  // all bits of a chosen lane are set
 #define V_PIN(v) __asm__("" : "+x"(v))
+#ifndef V_CHECKED
+#define V_ADD_PRODUCT(sum, a, b) \
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b))
+#endif
 
 V_INLINE vi i_bits(vf v) { return _mm256_castps_si256(v); }
 V_INLINE vf v_from_bits(vi v) { return _mm256_castsi256_ps(v); }
@@ -757,6 +763,10 @@ V_INLINE uint32_t v_winners(const float *d, const uint8_t *argmax, uint32_t coun
     }
     return n;
 }
+#endif
+
+#ifndef V_ADD_PRODUCT
+#define V_ADD_PRODUCT(sum, a, b) (sum) = v_fma(a, b, sum)
 #endif
 
 // Loads and stores of a last, shorter vector; count <= V_LANES.
