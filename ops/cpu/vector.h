@@ -17,8 +17,8 @@
 //                       addresses gcc 12 would rather spill
 //   v_fetch_to_write(p) asks for a line that is about to be written: taking one back from another
 //                       core's cache takes long
-//   V_ADD_PRODUCT(s, a, b)  s = fma(a, b, s), and s stays in its register: gcc 12 would rather spill
-//                       one than let the factors go
+//   V_ADD_PRODUCT(s, a, b)  s = fma(a, b, s), and s stays in its register: gcc 12 would spill
+//                       rather than let a factor go
 //   V_UNROLL            before a loop of constant length over tile registers
 //   V_APART             1: tiles are functions of their own, since gcc 12 spills registers where
 //                       many are inlined into one
