@@ -310,7 +310,7 @@ static void rows_pack(const part *p) {
     for (uint32_t n = 0; n < b->count; n++) {
         const float *dy = p->dy + p->co + b->cell[n].from;
         float *to = b->packed + b->cell[n].dy;
-        __builtin_prefetch(dy + (uint64_t)b->count * p->c->out_c, 0, 3);
+        __builtin_prefetch(dy + (uint64_t)b->count * p->c->out_c);  // about the next block's
         for (uint32_t v = 0; v < p->vectors * V_LANES; v += V_LANES) {
             v_store(to + v, v_load_first(dy + v, p->channels - v));
         }
@@ -465,8 +465,9 @@ static uint64_t lanes_offset(const part *p, uint32_t v) {
     return v / p->run_vectors * lk_conv_image_w(p->c) * p->c->in_c + v % p->run_vectors * V_LANES;
 }
 
-// The terms of channel `co` of tiles t0 <= t < t1, for vectors of taps that begin at `tap`.
-V_INLINE void lanes_pooled(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
+// The terms of channel `co` of tiles t0 <= t < t1, for vectors of taps that begin at `tap` of the
+// image.
+V_INLINE void lanes_pooled(const part *p, const float *image, uint32_t t0, uint32_t t1, uint32_t co,
                            const uint64_t tap[LANE_TILE], vf sum[LANE_TILE], const int vectors) {
     const lk_conv2d *c = p->c;
     uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h,
@@ -480,7 +481,7 @@ V_INLINE void lanes_pooled(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
         if (ty >= c->out_h / 2) break;
         const float *dy = p->dy + ty * pooled_w * c->out_c + co;
         const uint8_t *argmax = p->argmax + ty * pooled_w * c->out_c + co;
-        const float *pixels = p->image + 2 * ty * row;
+        const float *pixels = image + 2 * ty * row;
         for (; tx < end; tx++) {
             const float *pixel = pixels + 2 * tx * column + cell[argmax[tx * c->out_c]];
             vf d = v_set1(dy[tx * c->out_c]);
@@ -495,7 +496,7 @@ V_INLINE void lanes_pooled(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
 }
 
 // The same of whole gradients, the four cells of a tile in their order.
-V_INLINE void lanes_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
+V_INLINE void lanes_whole(const part *p, const float *image, uint32_t t0, uint32_t t1, uint32_t co,
                           const uint64_t tap[LANE_TILE], vf sum[LANE_TILE], const int vectors) {
     const lk_conv2d *c = p->c;
     const uint64_t row = lk_conv_image_w(c) * c->in_c * c->stride_h;
@@ -505,7 +506,7 @@ V_INLINE void lanes_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
         const uint64_t y0 = t / wide * 2, x0 = t % wide * 2;
         for (uint64_t y = y0; y < LK_MIN(y0 + 2, (uint64_t)c->out_h); y++) {
             for (uint64_t x = x0; x < LK_MIN(x0 + 2, (uint64_t)c->out_w); x++) {
-                const float *pixel = p->image + y * row + x * column;
+                const float *pixel = image + y * row + x * column;
                 const vf d = v_set1(p->dy[y * dy_row + x * c->out_c + co]);
                 V_UNROLL for (int v = 0; v < vectors; v++) {
                     sum[v] = v_fma(v_load(pixel + tap[v]), d, sum[v]);
@@ -519,9 +520,8 @@ V_INLINE void lanes_whole(const part *p, uint32_t t0, uint32_t t1, uint32_t co,
 V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
                         const int vectors, const bool joined) {
     const uint64_t all = p->end - p->begin;
-    part from = *p;
+    const float *image = p->image + (joined ? lanes_offset(p, first) : 0);
     uint64_t tap[LANE_TILE];
-    if (joined) from.image += lanes_offset(p, first);
     V_UNROLL for (int v = 0; v < vectors; v++) {
         tap[v] = joined ? (uint64_t)(v * V_LANES) : lanes_offset(p, first + (uint32_t)v);
     }
@@ -529,8 +529,8 @@ V_INLINE void lanes_add(const part *p, uint32_t t0, uint32_t t1, uint32_t first,
         float *at = p->sums + (co * all + first - p->begin) * V_LANES;
         vf sum[LANE_TILE];
         V_UNROLL for (int v = 0; v < vectors; v++) sum[v] = v_load(at + v * V_LANES);
-        if (p->pooled) lanes_pooled(&from, t0, t1, p->co + co, tap, sum, vectors);
-        else lanes_whole(&from, t0, t1, p->co + co, tap, sum, vectors);
+        if (p->pooled) lanes_pooled(p, image, t0, t1, p->co + co, tap, sum, vectors);
+        else lanes_whole(p, image, t0, t1, p->co + co, tap, sum, vectors);
         V_UNROLL for (int v = 0; v < vectors; v++) v_store(at + v * V_LANES, sum[v]);
     }
 }

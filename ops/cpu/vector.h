@@ -13,8 +13,8 @@
 //                       takes its factor from any lane of a vector that was loaded whole
 //   V_PIN(v)            keeps v in a register: without it gcc 12 loads a shared operand at each use
 //   V_FORGET(p)         an address that the compiler shall not know to be near another
-//   V_ASIDE(x)          a variable waits in memory here: before and after an inner loop, whose own
-//                       addresses gcc 12 would rather spill
+//   V_ASIDE(x)          a variable waits in memory from here on: registers are for the loop that
+//                       follows, whose own addresses gcc 12 would rather spill
 //   v_fetch_to_write(p) asks for a line that is about to be written: taking one back from another
 //                       core's cache takes long
 //   V_ADD_PRODUCT(s, a, b)  s = fma(a, b, s), and s stays in its register: gcc 12 would spill
