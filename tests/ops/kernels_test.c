@@ -464,7 +464,7 @@ static void test_dense_input_gradient(void **state) {
     seed = 1;
     check_input_gradient((lk_dense){10, 2600, true, true}, 5);
     check_input_gradient((lk_dense){64, 64, true, false}, 131);
-    check_input_gradient((lk_dense){61, 191, true, true}, 37);
+    check_input_gradient((lk_dense){61, 184, true, true}, 37);  // a last run nearly whole
     check_input_gradient((lk_dense){200, 61, true, true}, 67);  // NEON's own wants 96 inputs
 }
 
