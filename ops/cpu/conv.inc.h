@@ -463,8 +463,6 @@ V_INLINE void spots_sum(const int size, const int vectors, spots *s, const walk 
     }
     V_ASIDE(s);
     tile_any(false, size, vectors, sum, k, pixel, p);
-    V_ASIDE(s);
-    V_ASIDE(p);
     vf bad = s->bad;
     V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
         if (i >= s->count) continue;
@@ -491,7 +489,8 @@ typedef struct next_example {
     uint64_t step;
 } next_example;
 
-// Example m of `count`, of `floats` floats; each has so many positions.
+// The one behind example m of `count`, each of `floats` floats, in a step for each tile of
+// `positions`.
 static next_example next_of(const float *x, uint64_t floats, uint32_t m, uint32_t count,
                             uint64_t positions) {
     const float *at = x + (m + 1) * floats;

@@ -400,7 +400,7 @@ uint32_t lk_cuda_plain_average_pool2d_backward(lk_lane *l, const lk_op *op) {
 
 enum { WARPS = 4 };
 
-// Blocks of a warp an example, which reads or writes so many arrays of values.
+// Blocks of a warp an example; `arrays`: those of values that it reads or writes.
 static lk_cuda_grid warps_of(const lk_lane *l, const lk_op *op, uint32_t arrays) {
     const uint64_t examples = l->examples;
     const uint32_t warps = stream_of(l)->tasks ? LK_CUDA_THREADS / LANES : (uint32_t)WARPS;

@@ -20,7 +20,7 @@ struct recurrent {
     uint8_t dtype;          // what h, dz and inner are rounded to
 };
 
-// Values of unit j of time t of example m, in a tensor with so many columns of units.
+// Where unit j of time t of example m lies in a tensor that has `columns` values of each unit.
 static inline __device__ uint64_t at_of(const recurrent &r, uint32_t m, uint32_t t,
                                         uint32_t columns, uint32_t j) {
     return ((uint64_t)m * r.steps + t) * columns * r.units + j;

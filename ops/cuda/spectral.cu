@@ -5,7 +5,7 @@
 #include "ops/layers/rounded.h"
 #include "ops/math.h"
 
-// A block adds up so many slices at once, each by one thread, of what it has copied.
+// A block copies the terms of SLICES slices, and then a thread adds up each of them.
 enum { SLICES = 8, LANES = LK_CUDA_THREADS / SLICES, ROUND = SLICES * LK_SLICE_TERMS };
 enum { SHARED_FLOATS = ROUND + SLICES };
 
