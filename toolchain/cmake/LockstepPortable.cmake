@@ -3,6 +3,7 @@
 # GPU needs its driver only.
 set(LOCKSTEP_PORTABLE_DIR ${PROJECT_BINARY_DIR}/portable)
 file(GLOB ready CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/configs/*.json)
+file(GLOB families CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/matrix/*.json)
 file(GLOB published CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/apps/configs/published/*.json)
 add_custom_target(portable
     COMMAND ${CMAKE_COMMAND} -E rm -rf ${LOCKSTEP_PORTABLE_DIR}
@@ -31,13 +32,14 @@ if(LOCKSTEP_TESTS AND LOCKSTEP_HAVE_CUDA)
             COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:${program}> ${LOCKSTEP_PORTABLE_DIR}/gpu)
     endforeach()
     foreach(script tests/cuda/whole/cuda_test.py tests/cuda/gpu/fast_gpu.py
-                   tests/whole/program.py tests/matrix/matrix.json
+                   tests/whole/program.py
                    tests/golden/digests.json tests/bench/peers_gpu.py tests/bench/peers_worker.py)
         add_custom_command(TARGET portable POST_BUILD VERBATIM
             COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/${script}
                     ${LOCKSTEP_PORTABLE_DIR}/${script})
     endforeach()
     add_custom_command(TARGET portable POST_BUILD VERBATIM
+        COMMAND ${CMAKE_COMMAND} -E copy ${families} ${LOCKSTEP_PORTABLE_DIR}/tests/matrix
         COMMAND ${CMAKE_COMMAND} -E copy ${file} ${LOCKSTEP_PORTABLE_DIR}/gpu/${name}
         COMMAND ${CMAKE_COMMAND} -E copy ${PROJECT_SOURCE_DIR}/toolchain/gpu-check
                 ${LOCKSTEP_PORTABLE_DIR})

@@ -58,15 +58,15 @@ def without_a_gpu(t):
 
 def with_all(t):
     """Every part that the host layer can play; the others say why not."""
-    parts = ("golden,kernels,equal,ops,measure,bench,ways,fast,allocations,memory,seal,gpus,"
-             "workers")
+    parts = ("golden,kernels,equal,models,ops,measure,bench,speeds,ways,fast,allocations,memory,"
+             "seal,gpus,workers")
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "all.json",
                                  "--only", parts, "--work", "work",
                                  LOCKSTEP_HOST_CUDA_DEVICES="3")
     t.check(code == 0, "gpu-check", code, out, error)
     rows = rows_of("all.json")
-    for name in ("golden", "kernels", "equal", "ops", "gpus", "workers", "fast", "allocations",
-                 "measure", "bench", "ways", "seal"):
+    for name in ("golden", "kernels", "equal", "models", "ops", "gpus", "workers", "fast", "allocations",
+                 "measure", "bench", "speeds", "ways", "seal"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
     t.check("4 workers by nccl: not run: " in rows["workers"]["text"], rows["workers"])
     t.check(rows["seal"]["text"].startswith("refused with a GPU; "), rows["seal"])
