@@ -24,7 +24,7 @@ STAND_IN = """#!/bin/sh
 case "$*" in *--seal*cuda) exec "$PROGRAM" "$@" ;; esac
 case "$1" in
 bench) exec "$PROGRAM" bench --json --cases mnist-cnn-64 --seconds 0.1 --rounds 1 ;;
-train) "$PROGRAM" "$@" | sed "$CHANGE" ;;
+train) said=$("$PROGRAM" "$@"); code=$?; echo "$said" | sed "$CHANGE"; exit $code ;;
 *) exec "$PROGRAM" "$@" ;;
 esac
 """
@@ -65,8 +65,8 @@ def with_all(t):
                                  LOCKSTEP_HOST_CUDA_DEVICES="3")
     t.check(code == 0, "gpu-check", code, out, error)
     rows = rows_of("all.json")
-    for name in ("golden", "kernels", "equal", "models", "ops", "gpus", "workers", "fast", "allocations",
-                 "measure", "bench", "speeds", "ways", "seal"):
+    for name in ("golden", "kernels", "equal", "models", "ops", "gpus", "workers", "fast",
+                 "allocations", "measure", "bench", "speeds", "ways", "seal"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
     t.check("4 workers by nccl: not run: " in rows["workers"]["text"], rows["workers"])
     t.check(rows["seal"]["text"].startswith("refused with a GPU; "), rows["seal"])
