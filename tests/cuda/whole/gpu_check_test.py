@@ -100,22 +100,51 @@ def with_faults(t):
     t.check("op by op: " in rows["golden"]["text"], rows["golden"])
 
 
+def ops_of(config, *arguments):
+    """(exit code, rows)"""
+    path = os.path.join(HERE, f"../../matrix/{config}.json")
+    done = subprocess.run(["tests/gpu_ops", path, *arguments], timeout=60, capture_output=True,
+                          text=True, check=False)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def with_a_wrong_op(t):
     """An op whose bits differ is named, the first of all that do."""
-    matrix = os.path.join(HERE, "../../matrix/matrix.json")
-    done = subprocess.run(["tests/gpu_ops", matrix, "4"], timeout=60, capture_output=True,
-                          text=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    code, rows = ops_of("matrix", "--spoil", "4")
     wrong = [row["op"] for row in rows if not row["equal"]]
-    t.check(done.returncode == 1 and wrong and wrong[0] == 4, done)
+    t.check(code == 1 and wrong and wrong[0] == 4, code, rows)
     os.rename("tests/gpu_ops", "tests/gpu_ops_itself")
-    write_script("tests/gpu_ops", 'exec "$(dirname "$0")/gpu_ops_itself" "$@" 4')
+    write_script("tests/gpu_ops", 'exec "$(dirname "$0")/gpu_ops_itself" "$@" --spoil 4')
     code, out, error = gpu_check("--program", "program", "--tests", "tests", "--to", "wrong.json",
                                  "--only", "golden,ops", "--work", "work",
                                  LOCKSTEP_HOST_CUDA_DEVICES="1", CHANGE="s/^digest ./digest 0/")
     rows = rows_of("wrong.json")
     t.check(code == 1 and all("op 4 relu of relu2 is the first of" in row["text"]
                               for row in rows.values()), code, out, error, rows)
+    os.rename("tests/gpu_ops_itself", "tests/gpu_ops")
+
+
+def with_other_nans(t):
+    """A NaN is any NaN, in sums and in 16 bits, and nothing else is: the first step overflows, and
+    the bit that is turned is one of a payload where all that an op has written is NaN."""
+    code, rows = ops_of("mixed_gan")
+    all_nan = {row["name"]: row["op"] for row in rows if row["nans"] == row["numbers"] > 0}
+    t.check(code == 0 and all(row["equal"] for row in rows), code, rows)
+    for name in ("conv2d_transpose_weight_gradient", "batch_normalization_backward"):
+        code, _ = ops_of("mixed_gan", "--spoil", str(all_nan[name]))
+        t.check(code == 0, f"{name}: another NaN is another number", code)
+    free = [row["op"] for row in rows if row["numbers"] and not row["nans"]]
+    for op in (free[0], free[-1]):
+        code, rows = ops_of("mixed_gan", "--spoil", str(op))
+        t.check(code == 1 and not rows[op]["equal"], f"op {op}: another bit is not seen", code)
+
+
+def with_several_objectives(t):
+    """Ops of each objective, by any kernels and with other settings."""
+    code, rows = ops_of("objectives", "--kernels", "auto", "--set", "global_batch=128")
+    t.check(code == 0 and [row["name"] for row in rows].count("load") == 2, code, rows)
+    for wrong in (["4"], ["--spoil", "x"], ["--kernels", "cuda"]):
+        t.check(ops_of("matrix", *wrong) == (64, []), wrong)
 
 
 def runs(command):
@@ -185,6 +214,8 @@ def main():
     with_all(t)
     with_faults(t)
     with_a_wrong_op(t)
+    with_other_nans(t)
+    with_several_objectives(t)
     with_what_hangs(t)
     with_sanitizers(t)
     with_a_signal(t)
