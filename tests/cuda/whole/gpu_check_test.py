@@ -23,6 +23,7 @@ NAMES = ("gpu_measure", "gpu_kernels_test", "gpu_conv_kernels_test",
 STAND_IN = """#!/bin/sh
 case "$*" in *--seal*cuda) exec "$PROGRAM" "$@" ;; esac
 case "$1" in
+launch) test -z "$NO_MPI" || { echo "lockstep: no MPI" >&2; exit 69; }; exec "$PROGRAM" "$@" ;;
 bench) exec "$PROGRAM" bench --json --cases mnist-cnn-64 --seconds 0.1 --rounds 1 ;;
 train) said=$("$PROGRAM" "$@"); code=$?; echo "$said" | sed "$CHANGE"; exit $code ;;
 *) exec "$PROGRAM" "$@" ;;
@@ -30,8 +31,8 @@ esac
 """
 
 
-def gpu_check(*arguments, **environment):
-    done = subprocess.run([sys.executable, GPU_CHECK, "--quick", *arguments], timeout=280,
+def gpu_check(*arguments, quick=("--quick",), **environment):
+    done = subprocess.run([sys.executable, GPU_CHECK, *quick, *arguments], timeout=280,
                           capture_output=True, text=True, env={**os.environ, **environment})
     return done.returncode, done.stdout, done.stderr
 
@@ -69,6 +70,8 @@ def with_all(t):
                  "allocations", "measure", "bench", "speeds", "ways", "seal"):
         t.check(rows[name]["status"] == "ok", name, rows[name])
     t.check("4 workers by nccl: not run: " in rows["workers"]["text"], rows["workers"])
+    t.check(rows["kernels"]["text"].count(", ") == 7 and "?" not in rows["kernels"]["text"],
+            rows["kernels"])
     t.check(rows["seal"]["text"].startswith("refused with a GPU; "), rows["seal"])
     t.check("none by the driver" in rows["allocations"]["text"], rows["allocations"])
     for name, key in (("bench", "64"), ("measure", "chain_term_ns"), ("allocations", "bytes"),
@@ -100,6 +103,14 @@ def with_faults(t):
     t.check("op by op: " in rows["golden"]["text"], rows["golden"])
 
 
+def without_mpi(t):
+    """What all ways of several workers lack is said once."""
+    gpu_check("--program", "program", "--to", "alone.json", "--only", "workers", "--work", "work",
+              LOCKSTEP_HOST_CUDA_DEVICES="1", NO_MPI="yes")
+    row = rows_of("alone.json")["workers"]
+    t.check(row["status"] == "not run" and row["text"] == "lockstep: no MPI", row)
+
+
 def ops_of(config, *arguments):
     """(exit code, rows)"""
     path = os.path.join(HERE, f"../../matrix/{config}.json")
@@ -121,6 +132,7 @@ def with_a_wrong_op(t):
     rows = rows_of("wrong.json")
     t.check(code == 1 and all("op 4 relu of relu2 is the first of" in row["text"]
                               for row in rows.values()), code, out, error, rows)
+    t.check(rows["ops"]["figures"].get("matrix"), "a part that fails has its figures", rows)
     os.rename("tests/gpu_ops_itself", "tests/gpu_ops")
 
 
@@ -165,6 +177,46 @@ def with_what_hangs(t):
     t.check(not runs("sleep 4321"), "what it started still runs")
 
 
+def with_kernels_at_once(t):
+    """Of the kernels' programs, which run at once, all that fail or are late are named."""
+    os.mkdir("scripts")
+    for name in NAMES[1:9]:
+        write_script(f"scripts/{name}", "echo '[  PASSED  ] 3 test(s).' >&2")
+    write_script("scripts/gpu_kernels_test", "sleep 4324")
+    write_script("scripts/gpu_update_test", "echo 'a bit is wrong' >&2; exit 1")
+    gpu_check("--program", "program", "--tests", "scripts", "--to", "kernels.json",
+              "--only", "kernels", "--work", "work", "--seconds", "8",
+              LOCKSTEP_HOST_CUDA_DEVICES="1")
+    row = rows_of("kernels.json")["kernels"]
+    t.check(row["status"] == "FAILED" and "gpu_kernels_test: not done after" in row["text"]
+            and "gpu_update_test: exit 1: a bit is wrong" in row["text"]
+            and "tests passed: conv_kernels 3, persistent_kernels 3" in row["text"], row)
+    with open("kernels-logs/kernels.log", encoding="utf-8") as f:
+        said = f.read()
+    t.check(said.count("$ ") == 8 and said.count("[exit 0]\n\n") == 6, said)
+    t.check(not runs("sleep 4324"), "what it started still runs")
+
+
+def with_late_ops(t):
+    """All models are looked at op by op; one that takes too long costs the others nothing."""
+    row = '{"op": 1, "name": "relu", "layer": "r", "equal": true, "us": 1.5}'
+    write_script("scripts/gpu_ops", f"case $1 in mnist-gan) sleep 4325 ;; esac; echo '{row}'\n"
+                 f"echo '{row}'; echo \"$@\" >&2")
+    gpu_check("--program", "program", "--tests", "scripts", "--to", "ops.json", "--only", "ops",
+              "--work", "work", "--seconds", "12", quick=(),
+              LOCKSTEP_HOST_CUDA_DEVICES="1")
+    row = rows_of("ops.json")["ops"]
+    said = "rnnt-strips: 2 ops equal, 3.0 us one by one, most of it relu 3.0; bench-lenet: 2 ops"
+    t.check(row["status"] == "FAILED" and said in row["text"]
+            and row["text"].startswith("mnist-gan: gpu_ops: not done after"), row)
+    t.check(list(row["figures"]) == ["bench-mnist-cnn", "matrix", "resnet20-mnist", "rnnt-strips",
+                                     "bench-lenet", "bench-lstm"], row)
+    with open("ops-logs/ops.log", encoding="utf-8") as f:
+        t.check('resnet20-mnist --kernels auto --set data={"train":{"made_up":{"count":60000}}} '
+                "--set global_batch=64\n" in f.read(), "how it was asked")
+    t.check(not runs("sleep 4325"), "what it started still runs")
+
+
 def with_sanitizers(t):
     """What they find fails; what the machine forbids, or takes too long, was not run."""
     ways = (("echo '========= ERROR SUMMARY: 0 errors'", "ok", "racecheck, initcheck: nothing"),
@@ -183,11 +235,12 @@ def with_sanitizers(t):
     t.check(not runs("sleep 4323"), "what it started still runs")
 
 
-def with_a_signal(t):
+def with_a_signal(t, part, script):
     """Who ends gpu-check from outside ends what it called, too; what was found before stays."""
-    write_script("tests/gpu_measure", "echo begun\nsleep 4322 &\nwait")
+    os.remove(script)
+    write_script(script, "echo begun\nsleep 4322 &\nwait")
     command = [sys.executable, GPU_CHECK, "--quick", "--program", "program", "--tests", "tests",
-               "--to", "ended.json", "--only", "golden,measure", "--work", "work"]
+               "--to", "ended.json", "--only", f"golden,{part}", "--work", "work"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env={**os.environ, "LOCKSTEP_HOST_CUDA_DEVICES": "1"}) as process:
         begin = time.monotonic()
@@ -213,12 +266,16 @@ def main():
     without_a_gpu(t)
     with_all(t)
     with_faults(t)
+    without_mpi(t)
     with_a_wrong_op(t)
     with_other_nans(t)
     with_several_objectives(t)
     with_what_hangs(t)
+    with_kernels_at_once(t)
+    with_late_ops(t)
     with_sanitizers(t)
-    with_a_signal(t)
+    with_a_signal(t, "measure", "tests/gpu_measure")
+    with_a_signal(t, "kernels", "tests/gpu_narrow_test")
     t.finish()
 
 
