@@ -220,6 +220,7 @@ uint64_t lk_cuda_dense_rows_scratch_floats(const lk_dense *d, uint32_t rows, uin
                                            uint32_t examples);
 uint64_t lk_cuda_conv2d_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
 uint64_t lk_cuda_conv2d_bias_scratch_floats(const lk_conv2d *c, uint32_t grain, uint32_t examples);
+uint64_t lk_cuda_norm_scratch_floats(const lk_batch_norm *n, uint32_t grain, uint32_t examples);
 
 // --- kernels divided by their norms --------------------------------------------------------------
 

@@ -10,6 +10,16 @@ static inline float *floats_of(const lk_lane *l, lk_role role) {
     return static_cast<float *>(l->at[role]);
 }
 
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2) sum_grain(norm_operands o) {
+    lk_cuda_begin();
+    sum_grain_body(lk_cuda_here(), o);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2) square_grain(norm_operands o) {
+    lk_cuda_begin();
+    square_grain_body(lk_cuda_here(), o);
+}
+
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     normalize_grain(lk_cuda_state *state, uint32_t op, norm_operands o) {
     lk_cuda_begin();
@@ -23,6 +33,11 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
     lk_cuda_begin();
     normalize_by_moving_body(lk_cuda_here(), state, op, o, channels, count, moving_mean,
                              moving_variance);
+}
+
+static __global__ void __launch_bounds__(LK_CUDA_THREADS, 2) sum_gradients(norm_operands o) {
+    lk_cuda_begin();
+    sum_gradients_body(lk_cuda_here(), o);
 }
 
 static __global__ void __launch_bounds__(LK_CUDA_THREADS, 4)
@@ -50,11 +65,19 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op, uint64_t fir
     const uint64_t at = first * op->floats;
     const float *const x = floats_of(l, LK_X), *const dy = floats_of(l, LK_DY);
     float *const y = floats_of(l, LK_Y), *const dx = floats_of(l, LK_DX);
+    const bool keeps = l->train && !op->norm.frozen;  // statistics of its own
+    const uint32_t slices = keeps ? norm_slices(op->norm, LK_MIN(l->grain, l->examples)) : 0;
+    float *const sums = stream_of(l)->scratch;
+    uint32_t lanes_log = 0;
+    while (1u << lanes_log < LK_MIN(op->norm.channels, (uint32_t)NORM_LANES)) lanes_log++;
     return {op->norm,
             lk_cuda_divide_by((op->norm.w + 1) / 2),
+            lk_cuda_divide_by(1),
+            lanes_log,
             op->floats,
             l->examples,
             l->grain,
+            slices,
             static_cast<const uint32_t *>(l->at[LK_X2]),
             x ? x + at : x,
             dy ? dy + at : dy,
@@ -62,29 +85,69 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op, uint64_t fir
             l->param[1],
             y ? y + at : y,
             dx ? dx + at : dx,
-            floats_of(l, LK_AUX)};
+            floats_of(l, LK_AUX),
+            sums,
+            keeps ? sums + (uint64_t)lk_lane_grains(l) * slices * op->norm.channels : NULL};
 }
 
-// A block a grain and 32 channels, whose values it goes over `times` times.
-static lk_cuda_grid grains_of(const lk_lane *l, const lk_op *op, uint32_t times, uint32_t arrays) {
-    const uint64_t values = op->floats * l->examples, grains = lk_lane_grains(l);
-    const uint64_t of_channel = (uint64_t)op->norm.h * op->norm.w * LK_MIN(l->grain, l->examples);
-    return {dim3((uint32_t)grains, (op->norm.channels + NORM_LANES - 1) / NORM_LANES),
-            {grains * op->norm.channels * NORM_WARPS, times * of_channel / NORM_WARPS, 0,
-             values * arrays * sizeof(float)}};
+uint64_t lk_cuda_norm_scratch_floats(const lk_batch_norm *n, uint32_t grain, uint32_t examples) {
+    const uint64_t grains = (examples + (uint64_t)grain - 1) / grain;
+    return 2 * grains * norm_slices(*n, LK_MIN(grain, examples)) * n->channels;
 }
 
-static lk_cuda_spans grain_spans(const lk_lane *l, const norm_operands &o, bool forward) {
-    const uint64_t all = o.examples * o.floats;
-    const uint64_t rows = lk_lane_grains(l) * LK_NORM_COLUMNS * o.norm.channels;
+// A block for each piece of a grain, and for the channels of its lanes.
+static lk_cuda_grid pieces_of(const lk_lane *l, norm_operands *o, uint64_t pieces,
+                              const lk_cuda_work &work, uint32_t ahead) {
+    const uint64_t lanes = (uint64_t)1 << o->lanes_log;
+    o->pieces = lk_cuda_divide_by((uint32_t)pieces);
+    return {dim3((uint32_t)(lk_lane_grains(l) * pieces),
+                 (uint32_t)((o->norm.channels + lanes - 1) / lanes)),
+            work, ahead};
+}
+
+// Blocks of slices, that go over `arrays`.
+static lk_cuda_grid slices_of(const lk_lane *l, norm_operands *o, uint32_t arrays) {
+    const uint32_t of_block = NORM_SLICE_THREADS >> o->lanes_log;
+    const uint64_t terms = (uint64_t)o->norm.h * o->norm.w * LK_MIN(o->grain, o->examples);
+    const lk_cuda_work work = {lk_lane_grains(l) * o->slices * o->norm.channels,
+                               LK_MIN(terms, (uint64_t)LK_SLICE_TERMS), 0,
+                               o->examples * o->floats * arrays * sizeof(float)};
+    return pieces_of(l, o, (o->slices + of_block - 1) / of_block, work,
+                     4 * (arrays > 1 ? NORM_TILES_OF_TWO : NORM_TILES));
+}
+
+// Blocks of cells, that go over `arrays`: some for each multiprocessor, where there are as many.
+static lk_cuda_grid cells_of(const lk_lane *l, norm_operands *o, uint32_t arrays) {
+    enum { TURNS = 8 };
+    const uint64_t grains = lk_lane_grains(l), lanes = (uint64_t)1 << o->lanes_log;
+    const uint64_t rows = grains * ((o->norm.channels + lanes - 1) / lanes);
+    const uint64_t of_block = LK_CUDA_THREADS / lanes * NORM_CELLS;
+    const uint64_t cells = (uint64_t)o->norm.h * o->norm.w * LK_MIN(o->grain, o->examples);
+    const uint64_t wanted = LK_MAX((uint64_t)lk_cuda_blocks_wanted * TURNS / rows, (uint64_t)1);
+    const uint64_t values = o->examples * o->floats;
+    const lk_cuda_work work = {(values + NORM_CELLS - 1) / NORM_CELLS, NORM_CELLS, 0,
+                               values * arrays * sizeof(float)};
+    return pieces_of(l, o, LK_MIN((cells + of_block - 1) / of_block, wanted), work,
+                     LK_CUDA_STEPS_AHEAD);
+}
+
+typedef enum norm_pass { SUMS, SQUARES, OUTPUTS, GRADIENT_SUMS, GRADIENTS } norm_pass;
+
+static lk_cuda_spans spans_of(const lk_lane *l, const norm_operands &o, norm_pass pass) {
+    const uint64_t all = o.examples * o.floats, grains = lk_lane_grains(l);
+    const uint64_t sums = 2 * grains * o.slices * o.norm.channels;
+    const uint64_t rows = grains * LK_NORM_COLUMNS * o.norm.channels;
+    const bool finds = pass == OUTPUTS || pass == GRADIENTS;
     lk_cuda_spans spans = {};
     lk_cuda_reads(&spans, o.labels, o.examples);
     lk_cuda_reads(&spans, o.x, all);
-    lk_cuda_reads(&spans, o.gamma, o.norm.channels);
-    if (forward) lk_cuda_reads(&spans, o.beta, o.norm.channels);
-    if (!forward) lk_cuda_reads(&spans, o.dy, all);
-    lk_cuda_writes(&spans, forward ? o.y : o.dx, all);
-    lk_cuda_writes(&spans, o.rows, rows);
+    lk_cuda_touches(&spans, o.sums, sums, !finds);
+    if (finds) lk_cuda_reads(&spans, o.gamma, o.norm.channels);
+    if (pass == OUTPUTS) lk_cuda_reads(&spans, o.beta, o.norm.channels);
+    if (pass == OUTPUTS) lk_cuda_writes(&spans, o.y, all);
+    if (pass >= GRADIENT_SUMS) lk_cuda_reads(&spans, o.dy, all);
+    if (pass == GRADIENTS) lk_cuda_writes(&spans, o.dx, all);
+    if (pass >= OUTPUTS) lk_cuda_touches(&spans, o.rows, rows, finds);
     return spans;
 }
 
@@ -113,10 +176,15 @@ uint32_t lk_cuda_plain_batch_normalization(lk_lane *l, const lk_op *op) {
         launch_by_moving(l, op);
         return 0;
     }
-    const norm_operands o = operands_of(l, op, 0);
-    lk_cuda_launch_body(s, LK_CUDA_BODY_NORMALIZE_GRAIN, grain_spans(l, o, true), normalize_grain,
-                        grains_of(l, op, 3, 4), LK_CUDA_THREADS, LK_CUDA_THREADS, s->state, s->op,
-                        o);
+    norm_operands o = operands_of(l, op, 0);
+    lk_cuda_grid grid = slices_of(l, &o, 1);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_SUM_GRAIN, spans_of(l, o, SUMS), sum_grain, grid,
+                        LK_CUDA_THREADS, 0, o);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_SQUARE_GRAIN, spans_of(l, o, SQUARES), square_grain, grid,
+                        LK_CUDA_THREADS, LK_CUDA_THREADS, o);
+    grid = cells_of(l, &o, 2);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_NORMALIZE_GRAIN, spans_of(l, o, OUTPUTS), normalize_grain,
+                        grid, LK_CUDA_THREADS, LK_CUDA_THREADS, s->state, s->op, o);
     return 0;
 }
 
@@ -143,10 +211,13 @@ uint32_t lk_cuda_plain_batch_normalization_backward(lk_lane *l, const lk_op *op)
         launch_frozen(l, op);
         return 0;
     }
-    const norm_operands o = operands_of(l, op, 0);
-    lk_cuda_launch_body(s, LK_CUDA_BODY_TURN_BACK_GRAIN, grain_spans(l, o, false), turn_back_grain,
-                        grains_of(l, op, 3, 6), LK_CUDA_THREADS, LK_CUDA_THREADS, s->state, s->op,
-                        o);
+    norm_operands o = operands_of(l, op, 0);
+    lk_cuda_grid grid = slices_of(l, &o, 2);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_SUM_GRADIENTS, spans_of(l, o, GRADIENT_SUMS),
+                        sum_gradients, grid, LK_CUDA_THREADS, 0, o);
+    grid = cells_of(l, &o, 3);
+    lk_cuda_launch_body(s, LK_CUDA_BODY_TURN_BACK_GRAIN, spans_of(l, o, GRADIENTS), turn_back_grain,
+                        grid, LK_CUDA_THREADS, LK_CUDA_THREADS, s->state, s->op, o);
     return 0;
 }
 
@@ -172,6 +243,7 @@ uint32_t lk_cuda_plain_batch_normalization_gradient(lk_lane *l, const lk_op *op)
 }
 
 int lk_cuda_prepare_norm(void) {
-    return lk_cuda_prepare_kernels(normalize_grain, normalize_by_moving, turn_back_grain,
-                                   turn_back_frozen, rows_to_nodes);
+    return lk_cuda_prepare_kernels(sum_grain, square_grain, normalize_grain, normalize_by_moving,
+                                   sum_gradients, turn_back_grain, turn_back_frozen,
+                                   rows_to_nodes);
 }

@@ -1,123 +1,175 @@
-// norm.h - batch normalisation (ops/layers/norm.c) as a block has it: 32 channels of one grain, a
-// thread one of them, and a warp every eighth slice of it. The launches are norm.cu's, and the
-// persistent kernel's (persistent.cu).
+// norm.h - batch normalisation (ops/layers/norm.c) as a block has it: a piece of one grain, and 32
+// of its channels at most. Each slice of a grain is a chain of its own, so that few grains fill a
+// GPU: a launch leaves the slices' sums in scratch, and every block of the next one takes the tree
+// over them. So forward is three launches: sums, squares around the mean, outputs; and backward is
+// two: both sums, gradients. The launches are norm.cu's, and the persistent kernel's (persistent.cu).
 #ifndef LOCKSTEP_OPS_CUDA_NORM_H
 #define LOCKSTEP_OPS_CUDA_NORM_H
 
-#include "ops/cuda/device.h"
+#include "ops/cuda/join.h"
 #include "ops/math.h"
 
-enum { NORM_LANES = 32, NORM_WARPS = LK_CUDA_THREADS / NORM_LANES };
+// Few threads of a block have slices, since these are few and long. Of a slice the terms of some
+// tiles of 2 x 2 cells are fetched at once, of one tensor or of two; and of outputs some cells.
+// Eight threads share a tree.
+enum { NORM_LANES = 32, NORM_SLICE_THREADS = 64, NORM_CELLS = 8 };
+enum { NORM_TILES = 6, NORM_TILES_OF_TWO = 2 };
+enum { NORM_WORKERS_LOG = 3, NORM_WARPS = LK_CUDA_THREADS / NORM_LANES };
 
 // What a launch works on. labels: NULL where every position has an example.
 struct norm_operands {
     lk_batch_norm norm;
-    lk_cuda_divisor tiles;  // of two by two cells, in a row of an image
-    uint64_t floats;        // of an example
-    uint32_t examples, grain;
+    lk_cuda_divisor tiles;   // of two by two cells, in a row of an image
+    lk_cuda_divisor pieces;  // blocks of a grain
+    uint32_t lanes_log;      // of the channels that a block has
+    uint64_t floats;         // of an example
+    uint32_t examples, grain, slices;  // slices: of a whole grain
     const uint32_t *labels;
     const float *x, *dy, *gamma, *beta;
     float *y, *dx, *rows;
+    float *sums, *others;  // scratch: (grains, slices, channels) each
 };
+
+// The slices that examples of a grain have.
+static inline __device__ __host__ uint32_t norm_slices(const lk_batch_norm &n, uint32_t examples) {
+    const uint32_t terms = lk_norm_terms(&n), whole = LK_SLICE_TERMS / terms;
+    const uint32_t of_one = (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
+    return whole > 0 ? (examples + whole - 1) / whole : examples * of_one;
+}
 
 // --- sums of a grain -----------------------------------------------------------------------------
 
-// The block's grain and this thread's channel of it.
+// A block's grain, which piece of it the block has, and this thread's channel.
 struct grain_channel {
+    uint32_t number, piece;
     uint32_t examples, rows;  // that have an example, and all
-    uint32_t channel, warp, lane;
-    bool mine;       // there is such a channel
-    uint64_t first;  // of x and dy: the channel at the grain's first cell
-    float *row;      // (LK_NORM_COLUMNS, channels) and the channel
+    uint32_t channel, place;  // threads of the same channel are numbered
+    bool mine;                // there is such a channel
+    uint64_t first;           // of x and dy: the channel at the grain's first cell
+    float *row;               // (LK_NORM_COLUMNS, channels) and the channel
 };
 
 static inline __device__ grain_channel channel_of(lk_cuda_at at, const norm_operands &o) {
     grain_channel g;
-    const uint64_t first = (uint64_t)at.x * o.grain;
+    g.number = lk_cuda_quotient(at.x, o.pieces);
+    g.piece = at.x - g.number * o.pieces.by;
+    const uint64_t first = (uint64_t)g.number * o.grain;
     g.rows = (uint32_t)LK_MIN(o.examples - first, (uint64_t)o.grain);
     g.examples = g.rows;
     while (o.labels && g.examples > 0 && o.labels[first + g.examples - 1] == LK_CUDA_NO_EXAMPLE) {
         g.examples--;
     }
-    g.warp = threadIdx.x / NORM_LANES;
-    g.lane = threadIdx.x % NORM_LANES;
-    g.channel = at.y * NORM_LANES + g.lane;
+    g.place = threadIdx.x >> o.lanes_log;
+    g.channel = (at.y << o.lanes_log) + (threadIdx.x & ((1u << o.lanes_log) - 1));
     g.mine = g.channel < o.norm.channels;
     g.first = first * o.floats + g.channel;
-    g.row = o.rows + (uint64_t)at.x * LK_NORM_COLUMNS * o.norm.channels + g.channel;
+    g.row = o.rows + (uint64_t)g.number * LK_NORM_COLUMNS * o.norm.channels + g.channel;
     return g;
 }
 
-struct add_x {
+// What is summed, of a cell.
+struct of_x {
+    static constexpr int tiles = NORM_TILES;
     const float *x;
-    __device__ float next(uint64_t at, float chain) const { return chain + x[at]; }
+    typedef float value;
+    __device__ value take(uint64_t at) const { return x[at]; }
+    __device__ void add(value v, float *chain) const { chain[0] = chain[0] + v; }
 };
-struct add_square {
+struct of_squares {
+    static constexpr int tiles = NORM_TILES;
     const float *x;
     float mean;
-    __device__ float next(uint64_t at, float chain) const {
-        const float d = x[at] - mean;
-        return lk_fmaf(d, d, chain);
+    typedef float value;
+    __device__ value take(uint64_t at) const { return x[at]; }
+    __device__ void add(value v, float *chain) const {
+        const float d = v - mean;
+        chain[0] = lk_fmaf(d, d, chain[0]);
     }
 };
-struct add_gamma {
+struct of_gradients {
+    static constexpr int tiles = NORM_TILES_OF_TWO;
     const float *x, *dy;
     float mean, inverse;
-    __device__ float next(uint64_t at, float chain) const {
-        return lk_fmaf(dy[at], (x[at] - mean) * inverse, chain);
+    typedef float2 value;
+    __device__ value take(uint64_t at) const { return make_float2(x[at], dy[at]); }
+    __device__ void add(value v, float *chain) const {
+        chain[0] = lk_fmaf(v.y, (v.x - mean) * inverse, chain[0]);
+        chain[1] = chain[1] + v.y;
     }
 };
+
+// Term::tiles tiles of two by two cells from `tile` on, but none from `end` on, of the image at
+// `image`: all are fetched before the first is added.
+template <typename Term>
+static inline __device__ void add_tiles(const norm_operands &o, const Term &term, uint64_t image,
+                                        uint32_t tile, uint32_t end, float *chain) {
+    const lk_batch_norm &n = o.norm;
+    typename Term::value v[Term::tiles][4];
+    bool there[Term::tiles][4];
+#pragma unroll
+    for (int i = 0; i < Term::tiles; i++) {
+        const uint32_t row = lk_cuda_quotient(tile + i, o.tiles);
+        const uint32_t y0 = row * 2, x0 = (tile + i - row * o.tiles.by) * 2;
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            const uint32_t y = y0 + t / 2, x = x0 + t % 2;
+            there[i][t] = tile + i < end && y < n.h && x < n.w;
+            const uint32_t cell = there[i][t] ? y * n.w + x : 0;  // any, so that none is waited for
+            v[i][t] = term.take(image + (uint64_t)cell * n.channels);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < Term::tiles; i++) {
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            if (there[i][t]) term.add(v[i][t], chain);
+        }
+    }
+}
 
 // Slice `slice` of a grain: whole examples, or terms of one.
 template <typename Term>
-static inline __device__ float slice_of(const norm_operands &o, const grain_channel &g,
-                                        const Term &term, uint32_t slice) {
-    const lk_batch_norm &n = o.norm;
-    const uint32_t terms = lk_norm_terms(&n), whole = LK_SLICE_TERMS / terms;
+static inline __device__ void add_slice(const norm_operands &o, const grain_channel &g,
+                                        const Term &term, uint32_t slice, float *chain) {
+    const uint32_t terms = lk_norm_terms(&o.norm), whole = LK_SLICE_TERMS / terms;
     const uint32_t of_one = (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
     const uint32_t begin = whole > 0 ? slice * whole : slice / of_one;
     const uint32_t end = whole > 0 ? LK_MIN(begin + whole, g.examples) : begin + 1;
-    const uint32_t from = whole > 0 ? 0 : slice % of_one * LK_SLICE_TERMS;
-    const uint32_t rows = (n.h + 1) / 2;
-    const uint32_t last = whole > 0 ? o.tiles.by * rows * 4 : LK_MIN(from + LK_SLICE_TERMS, terms);
-    float chain = 0.0f;
+    const uint32_t from = whole > 0 ? 0 : slice % of_one * (LK_SLICE_TERMS / 4);
+    const uint32_t tiles = o.tiles.by * ((o.norm.h + 1) / 2);
+    const uint32_t last = whole > 0 ? tiles : LK_MIN(from + LK_SLICE_TERMS / 4, tiles);
     for (uint32_t m = begin; m < end; m++) {
-        for (uint32_t t = from; t < last; t++) {
-            const uint32_t tile = t / 4, row = lk_cuda_quotient(tile, o.tiles);
-            const uint32_t y = row * 2 + t % 4 / 2, x = (tile - row * o.tiles.by) * 2 + t % 2;
-            if (y >= n.h || x >= n.w) continue;
-            chain = term.next(g.first + m * o.floats + ((uint64_t)y * n.w + x) * n.channels, chain);
+        const uint64_t image = g.first + m * o.floats;
+        for (uint32_t tile = from; tile < last; tile += Term::tiles) {
+            add_tiles(o, term, image, tile, last, chain);
         }
     }
-    return chain;
 }
 
-// The grain's sum of a channel, for all threads of it.
+// Where the sums of a grain's slices lie, of a channel.
+static inline __device__ uint64_t sums_at(const norm_operands &o, const grain_channel &g) {
+    return (uint64_t)g.number * o.slices * o.norm.channels + (g.mine ? g.channel : 0);
+}
+
+// A slice for each of the threads that have some. others: NULL, or of the second sum.
 template <typename Term>
+static inline __device__ void leave_sums(const norm_operands &o, const grain_channel &g,
+                                         const Term &term, float *sums, float *others) {
+    const uint32_t slice = g.piece * (NORM_SLICE_THREADS >> o.lanes_log) + g.place;
+    const bool has_some = threadIdx.x < NORM_SLICE_THREADS && g.mine;
+    if (!has_some || slice >= norm_slices(o.norm, g.examples)) return;
+    const uint64_t at = sums_at(o, g) + (uint64_t)slice * o.norm.channels;
+    float chain[2] = {0.0f, 0.0f};
+    add_slice(o, g, term, slice, chain);
+    sums[at] = chain[0];
+    if (others) others[at] = chain[1];
+}
+
+// The tree over the sums of a grain's slices, for all threads of a channel.
 static inline __device__ float grain_sum(const norm_operands &o, const grain_channel &g,
-                                         const Term &term) {
-    float *shared = lk_cuda_shared;  // (NORM_WARPS, NORM_LANES)
-    const uint32_t terms = lk_norm_terms(&o.norm), whole = LK_SLICE_TERMS / terms;
-    const uint32_t of_one = (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
-    const uint32_t slices = whole > 0 ? (g.examples + whole - 1) / whole : g.examples * of_one;
-    lk_cuda_tree tree;
-    tree.leaves = 0;
-    for (uint32_t first = 0; first < slices; first += NORM_WARPS) {
-        const uint32_t slice = first + g.warp;
-        if (slice < slices && g.mine) {
-            shared[g.warp * NORM_LANES + g.lane] = slice_of(o, g, term, slice);
-        }
-        __syncthreads();
-        for (uint32_t i = 0; g.warp == 0 && g.mine && i < NORM_WARPS && first + i < slices; i++) {
-            lk_cuda_tree_leaf(&tree, shared[i * NORM_LANES + g.lane]);
-        }
-        __syncthreads();
-    }
-    if (g.warp == 0 && g.mine) shared[g.lane] = lk_cuda_tree_finish(&tree);
-    __syncthreads();
-    const float sum = g.mine ? shared[g.lane] : 0.0f;
-    __syncthreads();
-    return sum;
+                                         const float *sums) {
+    return lk_cuda_join_tree(sums + sums_at(o, g), o.norm.channels, norm_slices(o.norm, g.examples),
+                             NORM_WORKERS_LOG);
 }
 
 static inline __device__ float share_of(const lk_batch_norm &n, uint32_t examples) {
@@ -128,26 +180,58 @@ static inline __device__ float inverse_root(float variance, float epsilon) {
     return 1.0f / lk_sqrtf(variance + epsilon);
 }
 
+// write(cell, addresses ..) for the thread's cells of the piece, NORM_CELLS at once: all are read
+// before the first is written.
+template <typename Read, typename Write>
+static inline __device__ void each_cell(const norm_operands &o, const grain_channel &g,
+                                        const Read &read, const Write &write) {
+    const uint64_t cells = (uint64_t)g.rows * o.norm.h * o.norm.w;
+    const uint32_t places = LK_CUDA_THREADS >> o.lanes_log;
+    const uint64_t step = (uint64_t)places * o.pieces.by;
+    for (uint64_t i = g.piece * places + g.place; i < cells; i += NORM_CELLS * step) {
+        float2 v[NORM_CELLS];
+#pragma unroll
+        for (int n = 0; n < NORM_CELLS; n++) {
+            if (i + n * step < cells) v[n] = read(g.first + (i + n * step) * o.norm.channels);
+        }
+#pragma unroll
+        for (int n = 0; n < NORM_CELLS; n++) {
+            const uint64_t cell = i + n * step;
+            if (cell < cells) write(cell, g.first + cell * o.norm.channels, v[n]);
+        }
+    }
+}
+
 // --- forward -------------------------------------------------------------------------------------
+
+static inline __device__ void sum_grain_body(lk_cuda_at block, const norm_operands &o) {
+    leave_sums(o, channel_of(block, o), of_x{o.x}, o.sums, NULL);
+}
+
+static inline __device__ void square_grain_body(lk_cuda_at block, const norm_operands &o) {
+    const grain_channel g = channel_of(block, o);
+    const float share = g.examples > 0 ? share_of(o.norm, g.examples) : 0.0f;
+    const float mean = (grain_sum(o, g, o.sums) + 0.0f) * share;
+    leave_sums(o, g, of_squares{o.x, mean}, o.others, NULL);
+}
 
 static inline __device__ void normalize_grain_body(lk_cuda_at block, lk_cuda_state *state,
                                                    uint32_t op, const norm_operands &o) {
     const grain_channel g = channel_of(block, o);
     const lk_batch_norm &n = o.norm;
-    const uint64_t cells = (uint64_t)n.h * n.w, here = g.examples * cells;
-    float mean = 0.0f, inverse = 0.0f, sum = 0.0f, squares = 0.0f;
+    const uint64_t here = (uint64_t)g.examples * n.h * n.w;
+    const float sum = grain_sum(o, g, o.sums), squares = grain_sum(o, g, o.others);
+    float mean = 0.0f, inverse = 0.0f;
     bool bad = false;
-    if (g.examples > 0) {  // the whole block
+    if (!g.mine) return;
+    if (g.examples > 0) {
         const float share = share_of(n, g.examples);
-        sum = grain_sum(o, g, add_x{o.x});
         mean = (sum + 0.0f) * share;
-        squares = grain_sum(o, g, add_square{o.x, mean});
         const float variance = (squares + 0.0f) * share;
         inverse = inverse_root(variance, n.epsilon);
-        bad = g.mine && (lk_cuda_not_finite(mean) || lk_cuda_not_finite(variance));
+        bad = lk_cuda_not_finite(mean) || lk_cuda_not_finite(variance);
     }
-    if (!g.mine) return;
-    if (g.warp == 0) {
+    if (g.piece == 0 && g.place == 0) {
         for (uint32_t i = 0; i < LK_NORM_COLUMNS; i++) g.row[i * n.channels] = 0.0f;
         g.row[LK_NORM_SUM * n.channels] = sum;
         g.row[LK_NORM_SQUARES * n.channels] = squares;
@@ -156,12 +240,13 @@ static inline __device__ void normalize_grain_body(lk_cuda_at block, lk_cuda_sta
     }
     const float gamma = o.gamma ? o.gamma[g.channel] : 1.0f;
     const float beta = o.beta ? o.beta[g.channel] : 0.0f;
-    for (uint64_t i = g.warp; i < g.rows * cells; i += NORM_WARPS) {
-        const uint64_t at = g.first + i * n.channels;
-        const float y = i < here ? lk_fmaf((o.x[at] - mean) * inverse, gamma, beta) : 0.0f;
-        o.y[at] = n.relu && !(y > 0.0f) ? 0.0f : y;
-        bad |= lk_cuda_not_finite(y);
-    }
+    each_cell(
+        o, g, [&](uint64_t at) { return make_float2(o.x[at], 0.0f); },
+        [&](uint64_t cell, uint64_t at, float2 v) {
+            const float y = cell < here ? lk_fmaf((v.x - mean) * inverse, gamma, beta) : 0.0f;
+            o.y[at] = n.relu && !(y > 0.0f) ? 0.0f : y;
+            bad |= lk_cuda_not_finite(y);
+        });
     lk_cuda_report(state, op, bad);
 }
 
@@ -185,36 +270,44 @@ static inline __device__ void normalize_by_moving_body(lk_cuda_at block, lk_cuda
 
 // --- backward ------------------------------------------------------------------------------------
 
-// dx may be dy: a cell is read for the last time by the thread that writes it, after all sums.
+static inline __device__ void sum_gradients_body(lk_cuda_at block, const norm_operands &o) {
+    const grain_channel g = channel_of(block, o);
+    const float mean = g.mine ? g.row[LK_NORM_MEAN * o.norm.channels] : 0.0f;
+    const float inverse = g.mine ? g.row[LK_NORM_INVERSE * o.norm.channels] : 0.0f;
+    leave_sums(o, g, of_gradients{o.x, o.dy, mean, inverse}, o.sums, o.others);
+}
+
+// dx may be dy: the thread that writes a cell is the last that reads it.
 static inline __device__ void turn_back_grain_body(lk_cuda_at block, lk_cuda_state *state,
                                                    uint32_t op, const norm_operands &o) {
     const grain_channel g = channel_of(block, o);
     const lk_batch_norm &n = o.norm;
-    const uint64_t cells = (uint64_t)n.h * n.w, here = g.examples * cells;
-    const float mean = g.mine ? g.row[LK_NORM_MEAN * n.channels] : 0.0f;
-    const float inverse = g.mine ? g.row[LK_NORM_INVERSE * n.channels] : 0.0f;
-    float a = 0.0f, b = 0.0f;
+    const uint64_t here = (uint64_t)g.examples * n.h * n.w;
+    const float a = grain_sum(o, g, o.sums), b = grain_sum(o, g, o.others);
     bool bad = false;
-    if (g.examples > 0) {  // the whole block
-        a = grain_sum(o, g, add_gamma{o.x, o.dy, mean, inverse});
-        b = grain_sum(o, g, add_x{o.dy});
-    }
     if (!g.mine) return;
-    if (g.warp == 0 && g.examples > 0) {
+    const float mean = g.row[LK_NORM_MEAN * n.channels];
+    const float inverse = g.row[LK_NORM_INVERSE * n.channels];
+    if (g.piece == 0 && g.place == 0 && g.examples > 0) {
         g.row[LK_NORM_GAMMA * n.channels] = a;
         g.row[LK_NORM_BETA * n.channels] = b;
         bad = lk_cuda_not_finite(a) || lk_cuda_not_finite(b);
     }
+    if (!o.dx) {
+        lk_cuda_report(state, op, bad);
+        return;
+    }
     const float share = g.examples > 0 ? share_of(n, g.examples) : 0.0f;
     const float mean_a = (a + 0.0f) * share, mean_b = (b + 0.0f) * share;
     const float factor = (o.gamma ? o.gamma[g.channel] : 1.0f) * inverse;
-    for (uint64_t i = g.warp; o.dx && i < g.rows * cells; i += NORM_WARPS) {
-        const uint64_t at = g.first + i * n.channels;
-        const float normal = (o.x[at] - mean) * inverse;
-        const float dx = factor * lk_fmaf(-normal, mean_a, o.dy[at] - mean_b);
-        o.dx[at] = i < here ? dx : 0.0f;
-        bad |= i < here && lk_cuda_not_finite(dx);
-    }
+    each_cell(
+        o, g, [&](uint64_t at) { return make_float2(o.x[at], o.dy[at]); },
+        [&](uint64_t cell, uint64_t at, float2 v) {
+            const float normal = (v.x - mean) * inverse;
+            const float dx = factor * lk_fmaf(-normal, mean_a, v.y - mean_b);
+            o.dx[at] = cell < here ? dx : 0.0f;
+            bad |= cell < here && lk_cuda_not_finite(dx);
+        });
     lk_cuda_report(state, op, bad);
 }
 

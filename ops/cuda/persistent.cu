@@ -109,8 +109,11 @@ static inline __device__ void no_body(lk_cuda_at, uint32_t) {}
     TASK(MEAN, mean_body<WARPS>)                                            \
     TASK(BINARY, binary_body)                                               \
     TASK(GAN, gan_body)                                                     \
+    TASK(SUM_GRAIN, sum_grain_body)                                         \
+    TASK(SQUARE_GRAIN, square_grain_body)                                   \
     TASK(NORMALIZE_GRAIN, normalize_grain_body)                             \
     TASK(NORMALIZE_BY_MOVING, normalize_by_moving_body)                     \
+    TASK(SUM_GRADIENTS, sum_gradients_body)                                 \
     TASK(TURN_BACK_GRAIN, turn_back_grain_body)                             \
     TASK(TURN_BACK_FROZEN, turn_back_frozen_body)                           \
     TASK(ROWS_TO_NODES, rows_to_nodes_body)                                 \

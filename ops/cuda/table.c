@@ -266,6 +266,9 @@ static uint64_t bias_scratch(const lk_op *op, uint32_t grain, uint32_t examples)
 static uint64_t conv_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
     return lk_cuda_conv2d_scratch_floats(&op->conv, grain, examples);
 }
+static uint64_t norm_scratch(const lk_op *op, uint32_t grain, uint32_t examples) {
+    return lk_cuda_norm_scratch_floats(&op->norm, grain, examples);
+}
 
 uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,
                                    const lk_fast_rules *rules) {
@@ -298,6 +301,8 @@ uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t exa
         [LK_OP_CONV2D_TRANSPOSE_INPUT_GRADIENT] = conv_scratch,
         [LK_OP_CONV2D_TRANSPOSE_WEIGHT_GRADIENT] = conv_scratch,
         [LK_OP_CONV2D_TRANSPOSE_BIAS_GRADIENT] = bias_scratch,
+        [LK_OP_BATCH_NORMALIZATION] = norm_scratch,
+        [LK_OP_BATCH_NORMALIZATION_BACKWARD] = norm_scratch,
     };
     if (rules && lk_cuda_is_product(op)) {
         const lk_fast_layer layer = layer_of(op);

@@ -559,13 +559,14 @@ static uint64_t grain_rows_bytes(const lk_op *op, uint32_t grains) {
 // Batch normalisation: what is kept of grains, parameters and states go there, too; which positions
 // have an example their labels say.
 static uint32_t call_norm(lk_lane *l, const lk_op *op, lk_kernel kernel) {
-    lk_cuda_stream s = begin_tasks(0);
+    const bool keeps = l->train && !op->norm.frozen;
+    lk_cuda_stream s = begin_tasks(
+        keeps ? lk_cuda_norm_scratch_floats(&op->norm, l->grain, l->examples) : 0);
     held.more = true;
     const lk_cuda_lane device = {.stream = &s};
     lk_lane there_lane = *l;
     const uint64_t channels = op->norm.channels * sizeof(float);
     const uint64_t bytes = l->examples * op->floats * sizeof(float);
-    const bool keeps = l->train && !op->norm.frozen;
     const uint64_t kept = keeps ? grain_rows_bytes(op, lk_lane_grains(l)) : 0;
     const lk_role roles[] = {LK_X, LK_Y, LK_DY, LK_DX};
     uint32_t *labels = malloc((l->examples + 1) * sizeof *labels);

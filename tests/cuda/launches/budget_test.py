@@ -20,9 +20,10 @@ fails, and so does an entry that is better than listed by a twentieth, or gone: 
 Times are estimates for an H100 SXM, not measured: 1.5 us for a node of a graph, and the longest of
    products   the blocks, dealt evenly to 132 multiprocessors, at 128 fma a cycle of 1.755 GHz
    memory     the bytes that blocks ask for, at 5.5 TB/s
-   chain      700 cycles for a trip to the second-level cache; each fetches 16 steps, or, of matrix
-              tiles, the chunks that are under way at once: three of 32 terms (16x16), three of 16
-              terms, two of 16 (128x64); one where a gradient is routed through a pool
+   chain      700 cycles for a trip to the second-level cache; each fetches 16 steps; 24 or 8 where
+              batch normalisation sums one tensor or two; or, of matrix tiles, the chunks that are
+              under way at once: three of 32 terms (16x16), three of 16 terms, two of 16 (128x64);
+              one where a gradient is routed through a pool
 
 A product of cuBLAS, whose kernel is its own affair, takes the longer of its operations at 700
 TFLOP/s in bf16 (350 in tf32) and its operands and result at 3.35 TB/s. It has no limits here.
@@ -50,6 +51,7 @@ PRODUCT_FLOPS, PRODUCT_BYTES = {2: 700e12, 4: 350e12}, 3.35e12  # of cuBLAS, by 
 TASK_BLOCKS = 2 * PROCESSORS  # of the persistent kernel
 # Terms that a trip brings to a matrix tile; where values go through registers, those of a chunk.
 AHEAD, CHUNK = {"16x16": 96, "64x16": 48, "64x64": 48, "128x64": 32}, {"16x16": 32}
+SLICES_AHEAD = {"sum_grain": 24, "square_grain": 24, "sum_gradients": 8}  # of one tensor, or two
 LIMITS = {"waste": 1.3, "blocks": 64, "chain": 2048, "idle": 0.5}
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "configs")
 # Configurations that GPUs do not run, with a word of what the program says of it.
@@ -84,7 +86,7 @@ def ahead_of(kernel):
     """Steps that a trip feeds."""
     tile = re.match(r"sums<(\w+)", kernel)
     if not tile:
-        return 16
+        return SLICES_AHEAD.get(kernel, 16)
     return CHUNK.get(tile[1], 16) if "conv_input, pooled" in kernel else AHEAD[tile[1]]
 
 
