@@ -2,7 +2,8 @@
 // of its channels at most. Each slice of a grain is a chain of its own, so that few grains fill a
 // GPU: a launch leaves the slices' sums in scratch, and every block of the next one takes the tree
 // over them. So forward is three launches: sums, squares around the mean, outputs; and backward is
-// two: both sums, gradients. The launches are norm.cu's, and the persistent kernel's (persistent.cu).
+// two: both sums, gradients. The launches are norm.cu's, and the persistent kernel's
+// (persistent.cu).
 #ifndef LOCKSTEP_OPS_CUDA_NORM_H
 #define LOCKSTEP_OPS_CUDA_NORM_H
 
