@@ -7,6 +7,8 @@
 
 #include "ops/cuda/norm.h"
 
+enum { NORM_WARPS = LK_CUDA_THREADS / NORM_LANES };
+
 struct cell_operands {
     uint64_t cells;  // of all examples
     uint32_t channels;

@@ -72,6 +72,7 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op, uint64_t fir
     while (1u << lanes_log < LK_MIN(op->norm.channels, (uint32_t)NORM_LANES)) lanes_log++;
     return {op->norm,
             lk_cuda_divide_by((op->norm.w + 1) / 2),
+            lk_cuda_divide_by((op->norm.w + 1) / 2 * ((op->norm.h + 1) / 2)),
             lk_cuda_divide_by(1),
             lanes_log,
             op->floats,
@@ -91,6 +92,7 @@ static norm_operands operands_of(const lk_lane *l, const lk_op *op, uint64_t fir
 }
 
 uint64_t lk_cuda_norm_scratch_floats(const lk_batch_norm *n, uint32_t grain, uint32_t examples) {
+    if (n->frozen) return 0;
     const uint64_t grains = (examples + (uint64_t)grain - 1) / grain;
     return 2 * grains * norm_slices(*n, LK_MIN(grain, examples)) * n->channels;
 }
@@ -112,8 +114,10 @@ static lk_cuda_grid slices_of(const lk_lane *l, norm_operands *o, uint32_t array
     const lk_cuda_work work = {lk_lane_grains(l) * o->slices * o->norm.channels,
                                LK_MIN(terms, (uint64_t)LK_SLICE_TERMS), 0,
                                o->examples * o->floats * arrays * sizeof(float)};
+    const uint32_t tiles = arrays > 1 ? NORM_TILES_OF_TWO : NORM_TILES;  // at once
+    const uint32_t cells = o->norm.h * o->norm.w;
     return pieces_of(l, o, (o->slices + of_block - 1) / of_block, work,
-                     4 * (arrays > 1 ? NORM_TILES_OF_TWO : NORM_TILES));
+                     LK_MAX(tiles * cells / o->image_tiles.by, 1u));
 }
 
 // Blocks of cells, that go over `arrays`: some for each multiprocessor, where there are as many.
@@ -123,7 +127,9 @@ static lk_cuda_grid cells_of(const lk_lane *l, norm_operands *o, uint32_t arrays
     const uint64_t rows = grains * ((o->norm.channels + lanes - 1) / lanes);
     const uint64_t of_block = LK_CUDA_THREADS / lanes * NORM_CELLS;
     const uint64_t cells = (uint64_t)o->norm.h * o->norm.w * LK_MIN(o->grain, o->examples);
-    const uint64_t wanted = LK_MAX((uint64_t)lk_cuda_blocks_wanted * TURNS / rows, (uint64_t)1);
+    const bool all = o->y || o->dx;  // else the sums alone
+    const uint64_t wanted =
+        LK_MAX(all ? (uint64_t)lk_cuda_blocks_wanted * TURNS / rows : 0, (uint64_t)1);
     const uint64_t values = o->examples * o->floats;
     const lk_cuda_work work = {(values + NORM_CELLS - 1) / NORM_CELLS, NORM_CELLS, 0,
                                values * arrays * sizeof(float)};

@@ -10,17 +10,17 @@
 #include "ops/cuda/join.h"
 #include "ops/math.h"
 
-// Few threads of a block have slices, since these are few and long. Of a slice the terms of some
-// tiles of 2 x 2 cells are fetched at once, of one tensor or of two; and of outputs some cells.
-// Eight threads share a tree.
+// The first threads of a block have slices, since these are few and long; the others help with
+// trees and cells. Of a slice the terms of some tiles of 2 x 2 cells are fetched at once, of one
+// tensor or of two; and of outputs some cells. Eight threads share a tree.
 enum { NORM_LANES = 32, NORM_SLICE_THREADS = 64, NORM_CELLS = 8 };
 enum { NORM_TILES = 6, NORM_TILES_OF_TWO = 2 };
-enum { NORM_WORKERS_LOG = 3, NORM_WARPS = LK_CUDA_THREADS / NORM_LANES };
+enum { NORM_WORKERS_LOG = 3 };
 
 // What a launch works on. labels: NULL where every position has an example.
 struct norm_operands {
     lk_batch_norm norm;
-    lk_cuda_divisor tiles;   // of two by two cells, in a row of an image
+    lk_cuda_divisor tiles, image_tiles;  // of two by two cells, in a row of an image, and in it
     lk_cuda_divisor pieces;  // blocks of a grain
     uint32_t lanes_log;      // of the channels that a block has
     uint64_t floats;         // of an example
@@ -99,23 +99,26 @@ struct of_gradients {
     }
 };
 
-// Term::tiles tiles of two by two cells from `tile` on, but none from `end` on, of the image at
-// `image`: all are fetched before the first is added.
+// Term::tiles tiles of two by two cells from `first` on, but none from `end` on, of images that lie
+// one behind the other from `images` on: all are fetched before the first is added.
 template <typename Term>
-static inline __device__ void add_tiles(const norm_operands &o, const Term &term, uint64_t image,
-                                        uint32_t tile, uint32_t end, float *chain) {
+static inline __device__ void add_tiles(const norm_operands &o, const Term &term, uint64_t images,
+                                        uint32_t first, uint32_t end, float *chain) {
     const lk_batch_norm &n = o.norm;
     typename Term::value v[Term::tiles][4];
     bool there[Term::tiles][4];
 #pragma unroll
     for (int i = 0; i < Term::tiles; i++) {
-        const uint32_t row = lk_cuda_quotient(tile + i, o.tiles);
-        const uint32_t y0 = row * 2, x0 = (tile + i - row * o.tiles.by) * 2;
+        const uint32_t m = lk_cuda_quotient(first + i, o.image_tiles);
+        const uint32_t tile = first + i - m * o.image_tiles.by;
+        const uint32_t row = lk_cuda_quotient(tile, o.tiles);
+        const uint32_t y0 = row * 2, x0 = (tile - row * o.tiles.by) * 2;
+        const uint64_t image = images + (first + i < end ? m * o.floats : 0);
 #pragma unroll
         for (int t = 0; t < 4; t++) {
             const uint32_t y = y0 + t / 2, x = x0 + t % 2;
-            there[i][t] = tile + i < end && y < n.h && x < n.w;
-            const uint32_t cell = there[i][t] ? y * n.w + x : 0;  // any, so that none is waited for
+            there[i][t] = first + i < end && y < n.h && x < n.w;
+            const uint32_t cell = there[i][t] ? y * n.w + x : 0;  // one that exists: no branch
             v[i][t] = term.take(image + (uint64_t)cell * n.channels);
         }
     }
@@ -137,13 +140,10 @@ static inline __device__ void add_slice(const norm_operands &o, const grain_chan
     const uint32_t begin = whole > 0 ? slice * whole : slice / of_one;
     const uint32_t end = whole > 0 ? LK_MIN(begin + whole, g.examples) : begin + 1;
     const uint32_t from = whole > 0 ? 0 : slice % of_one * (LK_SLICE_TERMS / 4);
-    const uint32_t tiles = o.tiles.by * ((o.norm.h + 1) / 2);
-    const uint32_t last = whole > 0 ? tiles : LK_MIN(from + LK_SLICE_TERMS / 4, tiles);
-    for (uint32_t m = begin; m < end; m++) {
-        const uint64_t image = g.first + m * o.floats;
-        for (uint32_t tile = from; tile < last; tile += Term::tiles) {
-            add_tiles(o, term, image, tile, last, chain);
-        }
+    const uint32_t last = whole > 0 ? (end - begin) * o.image_tiles.by
+                                    : LK_MIN(from + LK_SLICE_TERMS / 4, o.image_tiles.by);
+    for (uint32_t tile = from; tile < last; tile += Term::tiles) {
+        add_tiles(o, term, g.first + begin * o.floats, tile, last, chain);
     }
 }
 
@@ -181,8 +181,8 @@ static inline __device__ float inverse_root(float variance, float epsilon) {
     return 1.0f / lk_sqrtf(variance + epsilon);
 }
 
-// write(cell, addresses ..) for the thread's cells of the piece, NORM_CELLS at once: all are read
-// before the first is written.
+// read(at) and write(cell, at, what was read) for the thread's cells of the piece, NORM_CELLS at
+// once: all are read before the first is written.
 template <typename Read, typename Write>
 static inline __device__ void each_cell(const norm_operands &o, const grain_channel &g,
                                         const Read &read, const Write &write) {

@@ -23,10 +23,10 @@ extern "C" {
 #endif
 
 enum {
-    LK_CUDA_TASKS_MAX = 256,
+    LK_CUDA_TASKS_MAX = 320,
     LK_CUDA_TASK_SPANS_MAX = 8,               // of a task
     LK_CUDA_ARGUMENTS_BYTES_MAX = 64 * 1024,  // of a step
-    LK_CUDA_TABLE_BYTES_MAX = 72 * 1024,      // .. with all else that its table holds
+    LK_CUDA_TABLE_BYTES_MAX = 76 * 1024,      // .. with all else that its table holds
     LK_CUDA_TASK_ALIGN_BYTES = 16,
 };
 

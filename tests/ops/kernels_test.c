@@ -960,8 +960,8 @@ static void test_batch_normalization(void **state) {
     check_norm(1, 1, 3, true, 1100, 1024);        // slices of 512 examples
     check_norm(1, 1, 3, false, 300, 256);         // .. of 128, each of which counts four terms
     check_norm(23, 23, 5, false, 3, 2);           // an example of 576 terms: a slice and a bit
-    check_norm(50, 50, 3, false, 8, 8);           // more slices than a block of a GPU has warps
-    check_norm(60, 60, 2, false, 10, 10);         // .. and more than these join at once
+    check_norm(50, 50, 3, false, 8, 8);           // more slices than eight: a tree of threads
+    check_norm(60, 60, 2, false, 10, 10);         // .. and more than 64: their runs are longer
     check_norm(33, 3, 130, false, 5, 4);          // more channels than are worked on at once
     check_norm(2, 600, 2, false, 2, 2);           // a slice ends within a row of tiles
 }

@@ -169,6 +169,9 @@ static lk_status stand_at_step_of(uint32_t objective, lk_error *error) {
     const lk_model *m = &device.config.spec.model;
     now.host = lk_exchange_program(&host.program, objective);
     now.device = lk_exchange_program(&device.program, objective);
+    if (!lk_cuda_step_of_kind(now.device, 2 * objective, &now.step)) {
+        return lk_fail(error, LK_UNAVAILABLE, "objective %u has no full step", objective);
+    }
     now.step = 1;
     while (lk_cuda_kind_of(now.device, now.step) != 2 * objective) now.step++;
     const lk_cuda_state state = {.step = now.step,
