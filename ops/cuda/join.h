@@ -23,8 +23,8 @@ static inline __device__ __host__ uint32_t lk_cuda_join_run_log(uint32_t count,
 }
 
 // The tree over `count` values that lie `stride` apart, by the threads of a block that have the
-// same output: each takes a whole node. Valid in all of them; all threads of a
-// block call it with the same count.
+// same output: each takes a whole node. Valid in all of them. All threads of a block call it, with
+// the same count.
 static inline __device__ float lk_cuda_join_tree(const float *from, uint64_t stride, uint32_t count,
                                                  uint32_t workers_log) {
     const uint32_t outputs = LK_CUDA_JOIN_THREADS >> workers_log;

@@ -107,7 +107,7 @@ static lk_cuda_grid pieces_of(const lk_lane *l, norm_operands *o, uint64_t piece
             work, ahead};
 }
 
-// Blocks of slices, that go over `arrays`.
+// Blocks of slices; arrays: the tensors whose values they add up.
 static lk_cuda_grid slices_of(const lk_lane *l, norm_operands *o, uint32_t arrays) {
     const uint32_t of_block = NORM_SLICE_THREADS >> o->lanes_log;
     const uint64_t terms = (uint64_t)o->norm.h * o->norm.w * LK_MIN(o->grain, o->examples);
@@ -120,16 +120,17 @@ static lk_cuda_grid slices_of(const lk_lane *l, norm_operands *o, uint32_t array
                      LK_MAX(tiles * cells / o->image_tiles.by, 1u));
 }
 
-// Blocks of cells, that go over `arrays`: some for each multiprocessor, where there are as many.
+// Blocks of cells: some for each multiprocessor, where there are enough cells. arrays: the tensors
+// that they read and write.
 static lk_cuda_grid cells_of(const lk_lane *l, norm_operands *o, uint32_t arrays) {
     enum { TURNS = 8 };
     const uint64_t grains = lk_lane_grains(l), lanes = (uint64_t)1 << o->lanes_log;
     const uint64_t rows = grains * ((o->norm.channels + lanes - 1) / lanes);
     const uint64_t of_block = LK_CUDA_THREADS / lanes * NORM_CELLS;
     const uint64_t cells = (uint64_t)o->norm.h * o->norm.w * LK_MIN(o->grain, o->examples);
-    const bool all = o->y || o->dx;  // else the sums alone
+    const bool any = o->y || o->dx;  // else a block takes the trees, for the grain's rows
     const uint64_t wanted =
-        LK_MAX(all ? (uint64_t)lk_cuda_blocks_wanted * TURNS / rows : 0, (uint64_t)1);
+        LK_MAX(any ? (uint64_t)lk_cuda_blocks_wanted * TURNS / rows : 0, (uint64_t)1);
     const uint64_t values = o->examples * o->floats;
     const lk_cuda_work work = {(values + NORM_CELLS - 1) / NORM_CELLS, NORM_CELLS, 0,
                                values * arrays * sizeof(float)};

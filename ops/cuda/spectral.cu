@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(LK_CUDA_THREADS)
     lk_cuda_report(state, op, bad);
 }
 
-// One block, which reads a vector so many times.
+// One block, which goes over a vector of `count` numbers `times` times.
 static lk_cuda_grid block_of(uint32_t count, uint32_t times) {
     const uint64_t turns = (count + LK_CUDA_THREADS - 1) / LK_CUDA_THREADS;
     const uint64_t rounds = ((uint64_t)count + ROUND - 1) / ROUND;

@@ -40,7 +40,7 @@ typedef struct lk_cuda_terms {
     uint32_t example_terms;    // 1 or more
     uint32_t grain, examples;  // the last grain may be short
     uint32_t slice_examples;   // whole examples of a slice; 0: an example is cut by itself
-    uint32_t example_slices;   // then into so many
+    uint32_t example_slices;   // .. and these are its slices
     uint32_t grain_leaves;     // leaves of a full grain
     uint32_t leaves;           // of all grains
     uint32_t part_leaves;      // a power of two
@@ -88,7 +88,7 @@ static inline __device__ lk_cuda_leaves lk_cuda_part_leaves(const lk_cuda_terms 
 
 // --- a tile --------------------------------------------------------------------------------------
 
-// Terms that lie side by side in memory are taken by so many threads that do, too: two sectors.
+// Threads side by side that take terms side by side in memory: two sectors.
 enum { LK_CUDA_RUN = 16 };
 // Buffers of chunks, where a launch has room for them that it need not ask for.
 enum { LK_CUDA_STAGES = 4, LK_CUDA_SHARED_FLOATS_MAX = 48 * 1024 / sizeof(float) };

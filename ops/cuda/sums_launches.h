@@ -148,8 +148,9 @@ static inline uint64_t lk_cuda_leaf_terms(const lk_cuda_terms &t) {
     return (uint64_t)LK_MIN(LK_MIN(t.slice_examples, t.grain), t.examples) * t.example_terms;
 }
 
-// Tiles of so many rows with so many terms, of which a thread has the longest chain. Every block
-// fetches its rows and its columns, term by term, and multiplies whole tiles.
+// Adds the work of the tiles of rows x columns sums of `terms` terms each, of which a thread adds
+// `chain` one after another. Every block fetches its rows and its columns, term by term, and
+// multiplies whole tiles.
 template <typename Tile>
 static inline void lk_cuda_add_work(lk_cuda_work *work, uint64_t rows, uint64_t columns,
                                     uint64_t terms, uint64_t chain, uint32_t parts) {

@@ -190,8 +190,8 @@ uint64_t lk_cuda_tasks_bytes(const lk_cuda_tasks *tasks);
 void lk_cuda_tasks_write(const lk_cuda_tasks *tasks, uint8_t *to);
 
 // What a launch as a node of a graph, and a step as tasks, is reckoned to take on an H100, in
-// seconds; one took 3 to 4 times the first and 10 times the second. The formulas stand in
-// tests/cuda/launches/budget_test.py.
+// seconds; of mnist-cnn one took 3 to 4 times the first and 10 times the second. The formulas stand
+// in tests/cuda/launches/budget_test.py.
 double lk_cuda_launch_seconds(const lk_cuda_launched *launched);
 double lk_cuda_tasks_seconds(const lk_cuda_tasks *tasks);
 

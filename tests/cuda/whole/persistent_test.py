@@ -180,7 +180,8 @@ def memory(t):
         after, taken, _, graphs, _ = (int(c) for c in COUNTS.search(error).groups())
         t.check(gpu["persistent"] is True and after == 0 and graphs == 0, "kernel", after, graphs)
         t.check(taken == gpu["bytes"], "taken and planned", taken, gpu["bytes"])
-    for way, is_on in ((OFF, False), (ON, True), (AUTO, False)):
+    # Replicas of a GPU take turns in a graph, and share levels in the kernel: there auto takes it.
+    for way, is_on in ((OFF, False), (ON, True), (AUTO, False), ([*AUTO, "--replicas", "4"], True)):
         gpu = json.loads("\n".join(t.expect(0, "plan", MATRIX, "--json", *way)[1]))["gpus"][0]
         t.check(gpu["persistent"] is is_on, "plan --json", way, gpu["persistent"])
         tables = [r for r in gpu["regions"] if r["name"].startswith("persistent kernel")]
