@@ -35,6 +35,14 @@ typedef struct bench_case {
 
 // Images of ready configurations that read a set's files.
 #define MADE_UP "data={\"train\":{\"made_up\":{\"count\":60000}}}"
+// Three layers of weights that no cache of a core holds.
+#define WIDE                                                                                    \
+    "model={\"input\":[28,28,1],\"classes\":10,\"loss\":\"sparse_categorical_crossentropy\"," \
+    "\"layers\":[{\"type\":\"flatten\"},"                                                       \
+    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                                \
+    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                                \
+    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                                \
+    "{\"type\":\"dense\",\"units\":10}]}"
 #define STRIPS "data={\"train\":{\"made_up\":{\"count\":60000}},\"strips\":{\"min\":1,\"max\":5}}"
 
 static const bench_case cases[] = {
@@ -50,6 +58,11 @@ static const bench_case cases[] = {
     {"mnist-cnn-64-f16", "bench-mnist-cnn", 64, 16, 2, .set = {"precision=mixed_float16"}},
     {"mnist-cnn-1024-bf16", "bench-mnist-cnn", 1024, 16, 2, .set = {"precision=mixed_bfloat16"}},
     {"mnist-cnn-1024-f16", "bench-mnist-cnn", 1024, 16, 2, .set = {"precision=mixed_float16"}},
+    {"mnist-cnn-8192-bf16", "bench-mnist-cnn", 8192, 16, 2, .set = {"precision=mixed_bfloat16"}},
+    {"mnist-cnn-8192-f16", "bench-mnist-cnn", 8192, 16, 2, .set = {"precision=mixed_float16"}},
+    {"mlp-2048", "bench-mlp", 64, 16, 2, .set = {WIDE}},
+    {"mlp-2048-bf16", "bench-mlp", 64, 16, 2, .set = {WIDE, "precision=mixed_bfloat16"}},
+    {"mlp-2048-f16", "bench-mlp", 64, 16, 2, .set = {WIDE, "precision=mixed_float16"}},
     {"resnet20-64", "resnet20-mnist", 64, 32, 2, .set = {MADE_UP}},
     {"resnet20-256", "resnet20-mnist", 256, 32, 2, .set = {MADE_UP}},
     {"rnnt-32", "rnnt-strips", 32, 4, 2, .set = {STRIPS, "precision=float32"}},

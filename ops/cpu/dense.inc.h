@@ -146,9 +146,8 @@ enum {
     FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
     FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
     FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
-    // Inputs of 16 bits are widened for each panel anew: where few registers make panels small,
-    // they get the larger panels of few examples.
-    FORWARD_HALF_AS_FEW = V_REGISTERS == 16 && V_FACTORS == 1,
+    // Inputs of 16 bits are widened for each group anew: theirs has several panels, too.
+    FORWARD_HALF_UNITS = (LK_DENSE_PANEL_MAX + FORWARD_PANEL - 1) / FORWARD_PANEL * FORWARD_PANEL,
     FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
     FORWARD_ZEROS = 8,        // terms of a run that are computed though they are zero
     FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
@@ -159,13 +158,9 @@ _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with it
 _Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
 _Static_assert((int)FORWARD_FEW_PANEL <= 4 * LK_LANES_MAX, "two lines a term fetch a panel");
 
-enum {
-    // Of inputs of 16 bits: a run is widened for all examples, and the next one where it is looked
-    // at before.
-    FORWARD_RUN = LK_DENSE_EXAMPLES * FORWARD_TERMS,
-    FORWARD_RUNS = V_FACTORS > 1 ? 1 : 2,
-};
-_Static_assert((int)FORWARD_RUN * FORWARD_RUNS <= LK_DENSE_RUN_FLOATS, "scratch holds these runs");
+// Of inputs of 16 bits: a run is widened for all examples.
+enum { FORWARD_RUN = LK_DENSE_EXAMPLES * FORWARD_TERMS };
+_Static_assert((int)FORWARD_RUN <= LK_DENSE_RUN_FLOATS, "scratch holds this run");
 
 // What a tile prefetches of the next run of rows: the line at `at` with each of its terms; of few
 // examples what lies up to `step` floats from `at`, with every FORWARD_FEW_BATCH terms.
@@ -177,8 +172,8 @@ typedef struct forward_ahead {
 
 typedef struct forward_block {
     float *const *x;  // (m_count) rows of k_count; the last repeated, to the end of its tile
-    const uint16_t *x_half;  // not NULL: (m_count, k_count) of 16 bits, of which x has runs
-    float *wide;             // .. (FORWARD_RUNS, m_count, FORWARD_TERMS)
+    const uint16_t *x_half;  // not NULL: (m_count, k_count) of 16 bits, of which x has a run
+    float *wide;             // .. (m_count, FORWARD_TERMS)
     lk_dtype dtype;
     const float *w;  // (k_count, n_count), from the first unit of the group, or of the panel
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
@@ -211,16 +206,15 @@ static forward_block forward_panel(const forward_block *group, uint32_t n) {
 // The rows of a tile, from term k on.
 V_INLINE void forward_rows(const forward_block *b, uint32_t m0, uint32_t k, const float **x,
                            const int rows) {
-    const uint64_t from = b->x_half ? k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN : k;
+    const uint64_t from = b->x_half ? 0 : k;
     V_UNROLL for (int i = 0; i < rows; i++) {
         x[i] = b->x[m0 + (uint32_t)i] + from;
     }
 }
 
 static void forward_widen(const forward_block *b, uint32_t k) {
-    float *to = b->wide + k / FORWARD_TERMS % FORWARD_RUNS * FORWARD_RUN;
+    float *to = b->wide;
     const uint16_t *from = b->x_half + k;
-    if (k >= b->k_count) return;
     const uint32_t terms = LK_MIN(b->k_count - k, (uint32_t)FORWARD_TERMS);
     for (uint32_t m = 0; m < b->m_count; m++, from += b->k_count, to += FORWARD_TERMS) {
         for (uint32_t i = 0; i < FORWARD_TERMS; i += 2 * LK_LANES_MAX) {  // the next run's
@@ -374,7 +368,8 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
             }
         }
     }
-    if (V_FACTORS == 1 && k0 == 0 && parts == 1) b->terms[tile] = forward_find(b, m0, 0, rows);
+    const bool finds = V_FACTORS == 1 && parts == 1 && !b->x_half;
+    if (finds && k0 == 0) b->terms[tile] = forward_find(b, m0, 0, rows);
     uint64_t some = V_FACTORS > 1 ? (1u << (terms - k)) - 1 : packs ? b->any : b->terms[tile];
     if (V_FACTORS == 1 && some == UINT64_MAX) {  // as a loop that counts they take less time
         forward_whole_run(b, x, w, apart, tail, to, sum, &ahead, rows, vectors, masked, parts > 1,
@@ -397,9 +392,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
         }
     }
     if (parts > 1) *b->ahead = ahead;
-    if (V_FACTORS == 1 && parts == 1) {
-        b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
-    }
+    if (finds) b->terms[tile] = forward_find(b, m0, k0 + terms, rows);
 }
 
 // Functions of their own: a tile needs all registers.
@@ -456,10 +449,25 @@ V_INLINE bool forward_is_few(const lk_dense *d, uint32_t m_count, uint32_t units
            units >= FORWARD_FEW_PANEL;
 }
 
+// Where no tile has found them a run ahead.
+static void forward_find_all(const forward_block *b, uint32_t k, uint32_t rows) {
+    for (uint32_t m = 0; m < b->m_count; m += rows) {
+        b->terms[m / rows] = rows == 8 ? forward_find(b, m, k, 8) : forward_find(b, m, k, 4);
+    }
+}
+
+// Of a group whose inputs have 16 bits, at most: its sums may go on where no run is.
+static uint32_t forward_half_units(const lk_dense *d) {
+    const uint64_t beyond = (uint64_t)(FORWARD_HALF_UNITS - LK_DENSE_PANEL_MAX) * LK_DENSE_EXAMPLES;
+    const uint64_t levels = lk_tree_levels(lk_slices(d->k_count));
+    const bool fits = beyond * (1 + levels) <= LK_DENSE_RUN_FLOATS - FORWARD_RUN;
+    return fits ? FORWARD_HALF_UNITS : FORWARD_PANEL;
+}
+
 // The terms of a run that any tile takes; more, where that is not known before.
 static uint64_t forward_any(const forward_block *b, uint32_t k, uint32_t terms, uint32_t rows) {
     uint64_t any = 0;
-    if (!b->few && k == 0) return terms == 64 ? UINT64_MAX : (1ull << terms) - 1;
+    if (!b->few && !b->x_half && k == 0) return terms == 64 ? UINT64_MAX : (1ull << terms) - 1;
     for (uint32_t m = 0; m < b->m_count; m += rows) any |= b->terms[m / rows];
     return any;
 }
@@ -482,6 +490,7 @@ static void forward_pass(forward_block *b, uint32_t k, uint32_t terms) {
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
     uint32_t rows = b->few ? FORWARD_FEW_ROWS : tiles[kind].rows;
     const bool packs = b->packed && b->units == b->panel;
+    if (V_FACTORS == 1 && b->x_half && !b->few) forward_find_all(b, k, rows);
     if (packs) b->any = forward_any(b, k, terms, rows);
     if (b->packed && !packs) forward_pack(b, k, terms);
     const bool last = b->y && k + terms == b->k_count;
@@ -493,11 +502,8 @@ static void forward_pass(forward_block *b, uint32_t k, uint32_t terms) {
 }
 
 static void forward_run(const forward_block *group, uint32_t k, uint32_t terms) {
-    if (group->x_half && (k == 0 || FORWARD_RUNS == 1)) forward_widen(group, k);
-    if (group->x_half && FORWARD_RUNS > 1) forward_widen(group, k + FORWARD_TERMS);
-    for (uint32_t m = 0; group->few && m < group->m_count; m += FORWARD_FEW_ROWS) {
-        group->terms[m / FORWARD_FEW_ROWS] = forward_find(group, m, k, FORWARD_FEW_ROWS);
-    }
+    if (group->x_half) forward_widen(group, k);
+    if (group->few) forward_find_all(group, k, FORWARD_FEW_ROWS);
     if (group->few) *group->ahead = forward_ahead_few(group, k);
     for (uint32_t n = 0; n < group->units; n += group->panel) {
         forward_block b = forward_panel(group, n);
@@ -515,11 +521,14 @@ static void forward_start(const forward_block *b, const float *bias) {
 
 static vf forward_finish_half(const forward_block *b, uint64_t slices, const lk_narrow *how,
                               uint64_t at, uint16_t *y, vf bad) {
+    _Alignas(64) float row[FORWARD_PANEL_MAX];
     for (uint32_t m = 0; m < b->m_count; m++, at += b->n_count) {
+        const lk_narrow here = {how->dtype, how->rule, how->mask ? how->mask + at : NULL};
         for (uint32_t n = 0; n < b->units; n += V_LANES) {
-            vf sum = tree_root(b->sums, slices, b->node, m * b->panel + n);
-            bad = half_put(how, at + n, b->units - n, v_add(sum, v_zero()), y, bad);
+            const vf sum = tree_root(b->sums, slices, b->node, m * b->panel + n);
+            v_store(row + n, v_add(sum, v_zero()));
         }
+        if (narrow(&here, b->units, row, y + at)) bad = v_set1(__builtin_nanf(""));
     }
     return bad;
 }
@@ -582,17 +591,17 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint3
     _Alignas(64) float packed[V_LANES >= 8 ? FORWARD_TERMS * FORWARD_PANEL_MAX : 1];
     for (uint32_t m = 0; m < all; m += LK_DENSE_EXAMPLES) {
         uint32_t examples = LK_MIN(all - m, (uint32_t)LK_DENSE_EXAMPLES);
-        float *sum = scratch + (x_half ? LK_DENSE_RUN_FLOATS : 0);
+        float *sum = scratch + (x_half ? FORWARD_RUN : 0);
         if (x_half) dense_rows(NULL, LK_X, scratch, FORWARD_TERMS, 0, examples, x_rows);
         else dense_rows(lane, LK_X, x, d->k_count, m, examples, x_rows);
         for (uint32_t i = examples; i % FORWARD_ROWS_MAX != 0; i++) x_rows[i] = x_rows[i - 1];
         if (!y_half) dense_rows(lane, LK_Y, y, d->n_count, m, examples, y_rows);
         for (uint32_t n = first + part.first, units; n < part.end; n += units) {
-            const bool several = forward_is_few(d, examples, part.end - n);
-            const bool few = several || (FORWARD_HALF_AS_FEW && x_half &&
-                                         part.end - n >= (uint32_t)FORWARD_FEW_PANEL);
+            const bool few = forward_is_few(d, examples, part.end - n);
             const uint32_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
-            const uint32_t most = several ? FORWARD_FEW_PANELS * panel : panel;
+            const uint32_t most = few      ? FORWARD_FEW_PANELS * panel
+                                  : x_half ? forward_half_units(d)
+                                           : panel;
             units = LK_MIN(part.end - n, most);
             if (few) units -= units % panel;
             const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
@@ -1066,7 +1075,7 @@ typedef struct weight_block {
     uint64_t x_ahead;           // floats from an input of the tile to what is fetched with it
     // Operands side by side. NULL: they are read where they lie.
     const float *side_dy;       // (panels, examples, units of a panel, rounded up to V_LANES)
-    const float *side_x;        // (examples, side_rows), from row side_first on
+    const float *side_x;        // (examples, side_rows), from row side_first on; or NULL
     uint32_t side_first, side_rows;
     uint64_t examples;          // of all grains
 } weight_block;
@@ -1086,8 +1095,10 @@ V_INLINE weight_terms weight_terms_of(const weight_block *b, const lk_grain_view
     if (!WEIGHT_SIDE || !b->side_dy) {
         return (weight_terms){g->x + k, g->dy + n, b->k_count, b->n_count};
     }
-    return (weight_terms){b->side_x + before * b->side_rows + (k - b->side_first),
-                          b->side_dy + n * b->examples + before * units, b->side_rows, units};
+    const float *dy = b->side_dy + n * b->examples + before * units;
+    if (!b->side_x) return (weight_terms){g->x + k, dy, b->k_count, units};
+    return (weight_terms){b->side_x + before * b->side_rows + (k - b->side_first), dy,
+                          b->side_rows, units};
 }
 
 // A register tile as leaf `leaves` of its trees: tree_push without a stop in memory.
@@ -1389,6 +1400,10 @@ static void weight_from_side(weight_block *b, uint32_t k0, uint32_t k1, bool aga
     const uint64_t dy_floats = b->examples * lk_round_up(b->n_count, V_LANES);
     if (!again) weight_side_dy(b, side);
     b->side_dy = side;
+    if (b->k_count <= LK_DENSE_SIDE_ROWS) {  // they lie side by side
+        weight_panels(b, k0, k1, dw);
+        return;
+    }
     for (uint32_t k = k0; k < k1;) {
         const uint32_t end = LK_MIN(k1 - k, (uint32_t)LK_DENSE_SIDE_ROWS) + k;
         weight_side_x(b, k, end, side + dy_floats);
