@@ -36,12 +36,12 @@ typedef struct bench_case {
 // Images of ready configurations that read a set's files.
 #define MADE_UP "data={\"train\":{\"made_up\":{\"count\":60000}}}"
 // Three layers of weights that no cache of a core holds.
-#define WIDE                                                                                    \
+#define WIDE                                                                                  \
     "model={\"input\":[28,28,1],\"classes\":10,\"loss\":\"sparse_categorical_crossentropy\"," \
-    "\"layers\":[{\"type\":\"flatten\"},"                                                       \
-    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                                \
-    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                                \
-    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                                \
+    "\"layers\":[{\"type\":\"flatten\"},"                                                     \
+    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                            \
+    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                            \
+    "{\"type\":\"dense\",\"units\":2048,\"activation\":\"relu\"},"                            \
     "{\"type\":\"dense\",\"units\":10}]}"
 #define STRIPS "data={\"train\":{\"made_up\":{\"count\":60000}},\"strips\":{\"min\":1,\"max\":5}}"
 

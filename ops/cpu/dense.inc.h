@@ -146,7 +146,8 @@ enum {
     FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
     FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
     FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
-    // Inputs of 16 bits are widened for each group anew: theirs has several panels, too.
+    // Inputs of 16 bits are widened for each group of panels anew: this one has as many whole
+    // panels as LK_DENSE_PANEL_MAX units take.
     FORWARD_HALF_UNITS = (LK_DENSE_PANEL_MAX + FORWARD_PANEL - 1) / FORWARD_PANEL * FORWARD_PANEL,
     FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
     FORWARD_ZEROS = 8,        // terms of a run that are computed though they are zero
@@ -449,14 +450,16 @@ V_INLINE bool forward_is_few(const lk_dense *d, uint32_t m_count, uint32_t units
            units >= FORWARD_FEW_PANEL;
 }
 
-// Where no tile has found them a run ahead.
+// The terms of all tiles of a run that are not zero, where no tile has found them a run ahead.
 static void forward_find_all(const forward_block *b, uint32_t k, uint32_t rows) {
     for (uint32_t m = 0; m < b->m_count; m += rows) {
-        b->terms[m / rows] = rows == 8 ? forward_find(b, m, k, 8) : forward_find(b, m, k, 4);
+        b->terms[m / rows] = rows == FORWARD_ROWS_MAX ? forward_find(b, m, k, FORWARD_ROWS_MAX)
+                                                  : forward_find(b, m, k, FORWARD_ROWS_MIN);
     }
 }
 
-// Of a group whose inputs have 16 bits, at most: its sums may go on where no run is.
+// The most units of a group whose inputs have 16 bits. Where its panels have more units than
+// LK_DENSE_PANEL_MAX, sums reach into the part of LK_DENSE_RUN_FLOATS that the run leaves free.
 static uint32_t forward_half_units(const lk_dense *d) {
     const uint64_t beyond = (uint64_t)(FORWARD_HALF_UNITS - LK_DENSE_PANEL_MAX) * LK_DENSE_EXAMPLES;
     const uint64_t levels = lk_tree_levels(lk_slices(d->k_count));
@@ -1073,9 +1076,9 @@ typedef struct weight_block {
     bool fetches;               // .. the tile under way
     uint32_t next, next_lines;  // the first of those inputs; lines of them of each example
     uint64_t x_ahead;           // floats from an input of the tile to what is fetched with it
-    // Operands side by side. NULL: they are read where they lie.
+    // Operands side by side. Each, if NULL, is read where it lies.
     const float *side_dy;       // (panels, examples, units of a panel, rounded up to V_LANES)
-    const float *side_x;        // (examples, side_rows), from row side_first on; or NULL
+    const float *side_x;        // (examples, side_rows), from row side_first on
     uint32_t side_first, side_rows;
     uint64_t examples;          // of all grains
 } weight_block;
@@ -1400,7 +1403,7 @@ static void weight_from_side(weight_block *b, uint32_t k0, uint32_t k1, bool aga
     const uint64_t dy_floats = b->examples * lk_round_up(b->n_count, V_LANES);
     if (!again) weight_side_dy(b, side);
     b->side_dy = side;
-    if (b->k_count <= LK_DENSE_SIDE_ROWS) {  // they lie side by side
+    if (b->k_count <= LK_DENSE_SIDE_ROWS) {  // the inputs lie side by side already
         weight_panels(b, k0, k1, dw);
         return;
     }

@@ -46,8 +46,8 @@ uint64_t lk_cuda_transducer_scratch_floats(const lk_op *op, uint32_t examples);
 void lk_cuda_decode_begin(lk_lane *lane, const lk_op *op);
 void lk_cuda_decode_end(lk_lane *lane, const lk_op *op);
 
-// Scratch of an op's launches in floats, for at most so many examples; `rules` of the fast
-// arithmetic, or NULL.
+// Scratch of an op's launches in floats, for at most `examples` examples in grains of `grain`;
+// `rules` of the fast arithmetic, or NULL.
 uint64_t lk_cuda_op_scratch_floats(const lk_op *op, uint32_t grain, uint32_t examples,
                                    const lk_fast_rules *rules);
 

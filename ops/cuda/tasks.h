@@ -206,10 +206,11 @@ typedef struct lk_cuda_meeting {
 // Bytes of a body's arguments.
 uint64_t lk_cuda_body_bytes(lk_cuda_body body);
 
-// How many of its blocks a GPU of so many multiprocessors holds at once. Returns a cudaError_t.
+// Sets *blocks to how many blocks of the persistent kernel a GPU of `processors` multiprocessors
+// holds at once. Returns a cudaError_t.
 int lk_cuda_persistent_blocks(uint32_t processors, uint32_t *blocks);
 
-// `steps` steps of a table of so many bytes, by so many blocks.
+// Launches the persistent kernel in `blocks` blocks, for `steps` steps of `table` (`bytes`).
 void lk_cuda_persistent_launch(lk_cuda_stream *s, const uint8_t *table, uint64_t bytes,
                                lk_cuda_meeting *meeting, uint32_t blocks, uint32_t steps);
 

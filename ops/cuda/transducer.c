@@ -156,7 +156,8 @@ static void finish(tiles *t, const held *n) {
     for (uint32_t i = n->counter.count; i > 1; i--) join(t, n, i - 1);
 }
 
-// The node of cells [first, end), or of the tile of them that begins there: of grains of so many.
+// The node of cells [first, end), or of the tile of them that begins at `first`; `grain`: the cells
+// of a grain.
 static void tile_node(tiles *t, uint64_t first, uint64_t end, uint64_t grain, float *node) {
     const lk_joint *j = &t->op->joint;
     const uint64_t kernel = (uint64_t)j->dense.k_count * j->dense.n_count;

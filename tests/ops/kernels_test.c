@@ -483,8 +483,9 @@ static void test_dense_weight_gradient(void **state) {
         seed = start;
         check_weight_gradient((lk_dense){160, start % 2 ? 256 : 1033, true, true},
                               1u << draw() % 5);
+        // .. and few inputs, which lie side by side already
         check_weight_gradient((lk_dense){45, start % 2 ? 256 : 1033, true, true},
-                              1u << draw() % 5);  // inputs lie so
+                              1u << draw() % 5);
     }
     seed = 1;
     check_weight_gradient((lk_dense){150, 23, true, true}, 256);
