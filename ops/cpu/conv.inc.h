@@ -289,8 +289,9 @@ V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECT
             }
         }
     }
-    const float *pairs = packed + (V_FACTORS > 1 ? 0 : length / 2 * 2 * (uint64_t)width);
-    for (; packed < pairs; packed += 2 * width, at += 2) {
+    const bool paired = V_FACTORS == 1 && V_TERMS == 2;
+    const float *pairs = packed + (paired ? length / 2 * 2 * (uint64_t)width : 0);
+    for (; paired && packed < pairs; packed += 2 * width, at += 2) {
         tile_term(positions, vectors, sum, pixel, at, packed);
         tile_term(positions, vectors, sum, pixel, at + 1, packed + width);
     }
@@ -653,7 +654,7 @@ V_INLINE void square_sum(const int positions, const int vectors, const int size,
                          vf sum[TILE][VECTORS], int64_t image_row, const float *const pixel[TILE],
                          const panel *p) {
     tile_start(false, positions, vectors, sum, p->bias);
-    V_UNROLL for (int i = 0; i < size * size; i++) {
+    V_UNROLL_TERMS for (int i = 0; i < size * size; i++) {
         tile_term(positions, vectors, sum, pixel, i / size * image_row + i % size,
                   p->packed + i * vectors * V_LANES);
     }

@@ -351,11 +351,14 @@ V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int 
             sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
         }
     }
-    for (; cell < pairs; cell += 2) {
+    for (; V_TERMS == 2 && cell < pairs; cell += 2) {
         rows_cell(rows, vectors, joined, sum, tap, from, cell);
         rows_cell(rows, vectors, joined, sum, tap, from, cell + 1);
     }
-    if (cell < end) rows_cell(rows, vectors, joined, sum, tap, from, cell);
+    if (V_TERMS == 2 && cell < end) rows_cell(rows, vectors, joined, sum, tap, from, cell);
+    for (; V_TERMS == 1 && cell < end; cell++) {
+        rows_cell(rows, vectors, joined, sum, tap, from, cell);
+    }
     V_UNROLL for (int r = 0; r < rows; r++) {
         V_UNROLL for (int v = 0; v < vectors; v++) {
             v_store(at + (r * vectors + v) * V_LANES, sum[r][v]);

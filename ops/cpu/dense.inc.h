@@ -149,7 +149,8 @@ enum {
     // Inputs of 16 bits are widened for each group of panels anew: this one has as many whole
     // panels as LK_DENSE_PANEL_MAX units take.
     FORWARD_HALF_UNITS = (LK_DENSE_PANEL_MAX + FORWARD_PANEL - 1) / FORWARD_PANEL * FORWARD_PANEL,
-    FORWARD_FEW_BATCH = V_REGISTERS == 32 ? 1 : 4,  // terms for which lines are fetched at once
+    // Terms for which lines are fetched at once.
+    FORWARD_FEW_BATCH = V_REGISTERS == 32 || V_TERMS == 1 ? 1 : 4,
     FORWARD_ZEROS = 8,        // terms of a run that are computed though they are zero
     FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
 };

@@ -20,6 +20,9 @@
 //   V_ADD_PRODUCT(s, a, b)  s = fma(a, b, s), and s stays in its register: gcc 12 would spill
 //                       rather than let a factor go
 //   V_UNROLL            before a loop of constant length over tile registers
+//   V_TERMS             terms that a loop of products takes at once: 2, or 1 where a product is
+//                       many instructions, beside which those of the loop are few
+//   V_UNROLL_TERMS      V_UNROLL for a loop over terms, but where V_TERMS is 1
 //   V_APART             1: tiles are functions of their own, since gcc 12 spills registers where
 //                       many are inlined into one
 //   v_first(count)      the first `count` lanes, count <= V_LANES
@@ -82,6 +85,9 @@
 #define V_UNROLL _Pragma("GCC unroll 64")
 #endif
 
+// A long word, which compilers would spend minutes on if each use had its own copy.
+#define V_CALLED V_NOINLINE __attribute__((unused))
+
 #define V_FORGET(p) __asm__("" : "+r"(p))
 #define V_ASIDE(x) __asm__("" : "+m"(x))
 
@@ -97,7 +103,7 @@ V_INLINE void v_fetch_to_write(const float *p) {
 // --- AVX-512 (F, DQ, BW, VL) -------------------------------------------------------------------
 #include <immintrin.h>
 
-enum { V_LANES = 16, V_REGISTERS = 32, V_FACTORS = 1 };
+enum { V_LANES = 16, V_REGISTERS = 32, V_FACTORS = 1, V_TERMS = 2 };
 #define V_HALF 8
 typedef __m512 vf, vh;
 typedef __m512i vi;
@@ -231,7 +237,7 @@ V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
 // --- AVX2 and FMA ------------------------------------------------------------------------------
 #include <immintrin.h>
 
-enum { V_LANES = 8, V_REGISTERS = 16, V_FACTORS = 1 };
+enum { V_LANES = 8, V_REGISTERS = 16, V_FACTORS = 1, V_TERMS = 2 };
 #define V_HALF 4
 typedef __m256 vf, vh;
 typedef __m256i vi;
@@ -373,7 +379,7 @@ V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
 // Every AArch64 has it, so portable.c sees the same compiler: neon.c asks for these words by name.
 #include <arm_neon.h>
 
-enum { V_LANES = 4, V_REGISTERS = 32, V_FACTORS = 4 };
+enum { V_LANES = 4, V_REGISTERS = 32, V_FACTORS = 4, V_TERMS = 2 };
 #define V_HALF 4
 typedef float32x4_t vf;
 typedef float32x4x2_t vh;
@@ -550,7 +556,8 @@ V_INLINE void v_transpose(vf r[V_LANES], const float *p, uint64_t stride) {
 #endif
 #endif
 
-enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1 };
+enum { V_LANES = 4, V_REGISTERS = 16, V_FACTORS = 1, V_TERMS = 1 };
+#define V_UNROLL_TERMS
 #define V_HALF 2
 typedef float vf __attribute__((vector_size(16)));
 typedef vf vh;
@@ -578,10 +585,10 @@ V_INLINE vf v_load_f16(const uint16_t *p) {
     for (int i = 0; i < V_LANES; i++) v[i] = lk_half_to_float(p[i]);
     return v;
 }
-V_INLINE void v_store_f16(uint16_t *p, vf v) {
+V_CALLED void v_store_f16(uint16_t *p, vf v) {
     for (int i = 0; i < V_LANES; i++) p[i] = lk_half_from_float(v[i]);
 }
-V_INLINE vf v_round_f16(vf v) {
+V_CALLED vf v_round_f16(vf v) {
     for (int i = 0; i < V_LANES; i++) v[i] = lk_half_to_float(lk_half_from_float(v[i]));
     return v;
 }
@@ -644,6 +651,7 @@ V_INLINE vf v_fma_exact(vf a, vf b, vf c) {
     return _mm_movelh_ps(_mm_cvtpd_ps(v_wide_fma(v_low(a), v_low(b), v_low(c))),
                          _mm_cvtpd_ps(v_wide_fma(v_high(a), v_high(b), v_high(c))));
 }
+V_CALLED vf v_fma_far(vf a, vf b, vf c) { return v_fma_exact(a, b, c); }
 #ifdef V_QUICK
 // A third of the work. The product is exact in double; the sum is rounded to double and again to
 // float. Two roundings differ from one only where the sum in double lies halfway between two
@@ -657,11 +665,11 @@ V_INLINE vf v_fma(vf a, vf b, vf c) {
     __m128 ends = _mm_shuffle_ps(_mm_castpd_ps(low), _mm_castpd_ps(high), 0x88);
     __m128i rest = _mm_slli_epi32(_mm_castps_si128(ends), 3);
     __m128i halfway = _mm_cmpeq_epi32(rest, _mm_set1_epi32(INT32_MIN));
-    if (__builtin_expect(_mm_movemask_epi8(halfway), 0)) return v_fma_exact(a, b, c);
+    if (__builtin_expect(_mm_movemask_epi8(halfway), 0)) return v_fma_far(a, b, c);
     return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
 }
 #else
-V_INLINE vf v_fma(vf a, vf b, vf c) { return v_fma_exact(a, b, c); }
+V_INLINE vf v_fma(vf a, vf b, vf c) { return v_fma_far(a, b, c); }
 #endif
 #else
 V_INLINE vf v_fma(vf a, vf b, vf c) {
@@ -785,6 +793,10 @@ V_INLINE uint32_t v_spread(float *to, uint32_t count, uint32_t bits, const float
     for (; bits; bits &= bits - 1) to[__builtin_ctz(bits)] = from[n++];
     return n;
 }
+#endif
+
+#ifndef V_UNROLL_TERMS
+#define V_UNROLL_TERMS V_UNROLL
 #endif
 
 #endif
