@@ -1,6 +1,6 @@
 #!/bin/sh
 # emulated_math_test - functions of fp32 on other machines, under qemu-user: a strided sweep must
-# have the hash that every other machine has.
+# have the hash that every other machine has. With a STRIDE by clang's code, too.
 #   emulated_math_test.sh SOURCE_DIR WORK_DIR [STRIDE]
 set -eu
 source=$1 work=$2 stride=${3:-65537}
@@ -25,9 +25,11 @@ sweep() {
 
 a=aarch64-linux-gnu r=riscv64-linux-gnu
 sweep "aarch64 gcc -O3" $a qemu-aarch64 $a-gcc -O3
-sweep "aarch64 clang -O3" $a qemu-aarch64 clang --target=$a -isystem /usr/$a/include -O3
 sweep "riscv64 gcc -O3" $r qemu-riscv64 $r-gcc -O3
-sweep "riscv64 clang -O3" $r qemu-riscv64 clang --target=$r -isystem /usr/$r/include -O3
 sweep "riscv64 gcc -O2, integer fma" $r qemu-riscv64 $r-gcc -O2 -DLK_USE_SOFT_FMAF
+if [ $# = 3 ]; then
+    sweep "aarch64 clang -O3" $a qemu-aarch64 clang --target=$a -isystem /usr/$a/include -O3
+    sweep "riscv64 clang -O3" $r qemu-riscv64 clang --target=$r -isystem /usr/$r/include -O3
+fi
 [ $ran != 0 ] || exit 77
 exit $differ

@@ -32,7 +32,7 @@ ROWS = [
     ["--replicas", "2", *WAVE, "--set", "layout.overlay=false"],
     ["--replicas", "5", "--set", "layout.fuse=false"],
     ["--replicas", "2", *RESIDENT],
-    ["--replicas", "1", "--set", "layout.wave_examples=16", *RESIDENT],
+    ["--replicas", "1", "--set", "layout.wave_examples=32", *RESIDENT],  # 16: too many launches
 ]
 ROWS = ROWS[:{"few": 3, "some": 5}.get(HOW_MUCH, len(ROWS))]
 SEEDS = {"few": 1, "some": 2}.get(HOW_MUCH, 6)
