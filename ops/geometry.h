@@ -8,7 +8,7 @@
 #include "arena/base.h"
 #include "ops/fmaf.h"
 
-// L of the arithmetic: a chain of fma is cut after so many terms. Never changed: it decides the
+// L of the arithmetic: the terms after which a chain of fma is cut. Never changed: it decides the
 // bits.
 enum { LK_SLICE_TERMS = 512 };
 
@@ -47,7 +47,7 @@ typedef struct lk_dropout {
     uint32_t use;  // of the layer's network in the objective, from 0
 } lk_dropout;
 
-// Two inputs beside each other in each of `cells` cells, so many values of each there.
+// Two inputs beside each other in each of `cells` cells: input i has values[i] values there.
 typedef struct lk_join {
     uint32_t cells;
     uint32_t values[2];

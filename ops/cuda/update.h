@@ -39,7 +39,7 @@ struct update_rule {
     float momentum, rho, epsilon, beta_1, beta_2, clipvalue;
     lk_norm norm;
     float clipnorm, global_clipnorm, eta;
-    bool averages;  // weights, in the last of so many slots
+    bool averages;  // of weights are kept, in the last slot
     uint32_t slot_count;
 };
 

@@ -4,7 +4,7 @@
 // a mirrored row is turned around where it lies, so nothing is kept besides the result.
 #include "ops/graph/augment.h"
 
-enum { PATTERN = 16 };  // of factors and offsets: so many times the channels
+enum { PATTERN = 16 };  // pixels that a table of factors and offsets per channel covers
 
 static void copy_pixel(float *to, const float *from, uint32_t channels) {
     for (uint32_t c = 0; c < channels; c++) to[c] = from[c];

@@ -1,6 +1,6 @@
 #!/bin/sh
 # emulated_math_test - functions of fp32 on other machines, under qemu-user: a strided sweep must
-# have the hash that every other machine has. With a STRIDE by clang's code, too.
+# have the hash that every other machine has. Where a STRIDE is given, clang's code is swept, too.
 #   emulated_math_test.sh SOURCE_DIR WORK_DIR [STRIDE]
 set -eu
 source=$1 work=$2 stride=${3:-65537}
