@@ -4,9 +4,10 @@ and so is each commit and wait of asynchronous copies.
 
    ptx_barriers_test.py some|all PROGRAM...
 
-PROGRAMs are the kernels' tests with the PTX executor as their device, the quick ones first. They
-pass with all barriers; a barrier that they come to is left out (LOCKSTEP_PTX_LEAVE_OUT), and one of
-them must fail: by a race that the executor sees, whatever the order of warps was, or by results.
+PROGRAMs are the kernels' tests with the PTX executor as their device. Each of their tests passes
+with all barriers; a barrier that tests come to is left out (LOCKSTEP_PTX_LEAVE_OUT), and one of
+these tests, the quick ones first, must fail: by a race that the executor sees, whatever the order
+of warps was, or by results.
 `some`: of each kernel one barrier, and its commits and waits, of one size of its tiles. Exits 77
 where there are no PROGRAMs.
 """
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../launches"))
@@ -31,8 +33,8 @@ NEEDLESS = [
 ]
 
 
-def run(program, leave_out=None, counts=None):
-    env = dict(os.environ, LOCKSTEP_HOST_CUDA_SEED="1")
+def run(program, test, leave_out=None, counts=None):
+    env = dict(os.environ, LOCKSTEP_HOST_CUDA_SEED="1", LOCKSTEP_TEST=test)
     if leave_out:
         env["LOCKSTEP_PTX_LEAVE_OUT"] = f"{leave_out[0]}:{leave_out[1]}"
     if counts:
@@ -48,20 +50,32 @@ def short_names(kernels):
     return dict(zip(kernels, map(kernel_name, said)))
 
 
+def tests_of(program):
+    said = subprocess.run([program], env=dict(os.environ, LOCKSTEP_TEST=""), text=True, check=True,
+                          stdout=subprocess.PIPE)
+    return said.stdout.split()
+
+
 def barriers():
-    """{(kernel, kind, line): programs that come there}, or None where one fails as it is."""
+    """{(kernel, kind, line): the tests that come there, the quick ones first}, each a program and a
+    name, or None where one fails as it is."""
     found = {}
-    for program in PROGRAMS:
+    for program, test in [(p, t) for p in PROGRAMS for t in tests_of(p)]:
         with tempfile.NamedTemporaryFile() as counts:
-            code, error = run(program, counts=counts.name)
+            began = time.monotonic()
+            code, error = run(program, test, counts=counts.name)
+            seconds = time.monotonic() - began
             if code:
-                print(f"{program}: fails with all barriers in place\n{error}")
+                print(f"{program}, {test}: fails with all barriers in place\n{error}")
                 return None
+            if os.path.getsize(counts.name) == 0:
+                continue  # it launches nothing
             for kernel in json.load(counts):
                 for kind in ("barriers", "groups"):
                     for line in kernel[kind]:
-                        found.setdefault((kernel["kernel"], kind, line), []).append(program)
-    return found
+                        found.setdefault((kernel["kernel"], kind, line), []).append(
+                            (seconds, program, test))
+    return {barrier: [test[1:] for test in sorted(tests)] for barrier, tests in found.items()}
 
 
 def is_needless(name, index, count):
@@ -89,9 +103,13 @@ def main():
     found = barriers()
     if found is None:
         return 1
+    come = {program for tests in found.values() for program, _ in tests}
+    if come != set(PROGRAMS):
+        print(f"no test comes to a barrier: {' '.join(sorted(set(PROGRAMS) - come))}")
+        return 1
     failed = tried = races = 0
     for barrier, name, needless in chosen(found):
-        results = (run(program, barrier[::2]) for program in found[barrier])
+        results = (run(*test, barrier[::2]) for test in found[barrier])
         code, error = next(((c, e) for c, e in results if c), (0, ""))
         tried += 1
         races += "a race" in error or "nobody wrote" in error or "never waited" in error
