@@ -20,6 +20,8 @@
 
 enum { GRAINS_MAX = 9 };
 
+static const lk_kernels *const reference = &lk_kernels_reference;
+
 static unsigned rounds = 60;
 static uint64_t draws;
 
@@ -115,31 +117,32 @@ static void job_close(job *j) {
     free(j->scratch);
 }
 
-static void check_forward(const lk_kernels *k, const job *j) {
-    const lk_kernels *reference = &lk_kernels_reference;
+static void check_forward(const job *j) {
     uint64_t bytes = j->m * j->out * sizeof(float);
     float *want = buffer(bytes), *got = buffer(bytes);
-    poison(got, bytes);
     uint32_t bad = conv2d_forward(reference, &j->c, j->m, j->x, j->w, j->bias, want, j->scratch);
-    assert_int_equal(bad, conv2d_forward(k, &j->c, j->m, j->x, j->w, j->bias, got, j->scratch));
-    if (!bad) same(k->name, "forward", &j->c, want, got, bytes);
+    EACH_VARIANT(k) {
+        poison(got, bytes);
+        assert_int_equal(bad, conv2d_forward(k, &j->c, j->m, j->x, j->w, j->bias, got, j->scratch));
+        if (!bad) same(k->name, "forward", &j->c, want, got, bytes);
+    }
     free(want);
     free(got);
 }
 
-static void check_pool_forward(const lk_kernels *k, const job *j) {
-    const lk_kernels *reference = &lk_kernels_reference;
+static void check_pool_forward(const job *j) {
     uint64_t count = j->m * j->pooled, bytes = count * sizeof(float);
     float *want = buffer(bytes), *got = buffer(bytes);
     uint8_t *want_cell = buffer(count), *got_cell = buffer(count);
-    poison(got, bytes);
-    poison(got_cell, count);
     uint32_t bad = conv2d_pool_forward(reference, &j->c, j->m, j->x, j->w, j->bias, want, want_cell,
                                        &(lk_ahead){NULL, NULL, NULL}, j->scratch);
-    lk_ahead ahead = {.begin = j->x, .at = j->x, .end = j->x + 1};
-    assert_int_equal(bad, conv2d_pool_forward(k, &j->c, j->m, j->x, j->w, j->bias, got, got_cell,
-                                              &ahead, j->scratch));
-    if (!bad) {
+    EACH_VARIANT(k) {
+        lk_ahead ahead = {.begin = j->x, .at = j->x, .end = j->x + 1};
+        poison(got, bytes);
+        poison(got_cell, count);
+        assert_int_equal(bad, conv2d_pool_forward(k, &j->c, j->m, j->x, j->w, j->bias, got,
+                                                  got_cell, &ahead, j->scratch));
+        if (bad) continue;
         same(k->name, "pool forward", &j->c, want, got, bytes);
         same(k->name, "pool forward argmax", &j->c, want_cell, got_cell, count);
     }
@@ -151,7 +154,7 @@ static void check_pool_forward(const lk_kernels *k, const job *j) {
 
 // One weight, then one bias, that is no finite number: every table says so as the reference does,
 // also where a maximum drops it or the image is blank.
-static void check_not_finite(const lk_kernels *k, const job *j) {
+static void check_not_finite(const job *j) {
     static const uint32_t patterns[] = {0x7fc00000, 0xffc00001, 0x7f800001, 0x7f800000, 0xff800000};
     const uint64_t inputs = j->m * j->in * sizeof *j->x;
     float *x = buffer(inputs);
@@ -162,31 +165,34 @@ static void check_not_finite(const lk_kernels *k, const job *j) {
         if (i == 2) memset(j->x, 0, inputs);
         good = *at;
         memcpy(at, &patterns[draw(LK_COUNT(patterns))], sizeof *at);
-        if (i == 0) check_forward(k, j);
-        check_pool_forward(k, j);
+        if (i == 0) check_forward(j);
+        check_pool_forward(j);
         *at = good;
     }
     memcpy(j->x, x, inputs);
     free(x);
 }
 
-static void check_input_gradient(const lk_kernels *k, const job *j, bool masked) {
-    const lk_kernels *reference = &lk_kernels_reference;
+static void check_input_gradient(const job *j, bool masked) {
     const float *mask = masked ? j->mask : NULL;
     uint64_t bytes = j->m * j->in * sizeof(float);
     float *want = buffer(bytes), *got = buffer(bytes);
-    poison(got, bytes);
     uint32_t bad =
         conv2d_input_gradient(reference, &j->c, j->m, j->w, j->dy, mask, want, j->scratch);
-    assert_int_equal(bad,
-                     conv2d_input_gradient(k, &j->c, j->m, j->w, j->dy, mask, got, j->scratch));
-    if (!bad) same(k->name, "input gradient", &j->c, want, got, bytes);
-    poison(got, bytes);
+    EACH_VARIANT(k) {
+        poison(got, bytes);
+        assert_int_equal(bad,
+                         conv2d_input_gradient(k, &j->c, j->m, j->w, j->dy, mask, got, j->scratch));
+        if (!bad) same(k->name, "input gradient", &j->c, want, got, bytes);
+    }
     bad = conv2d_pool_input_gradient(reference, &j->c, j->m, j->w, j->dy_pooled, j->argmax, mask,
                                      want, j->scratch);
-    assert_int_equal(bad, conv2d_pool_input_gradient(k, &j->c, j->m, j->w, j->dy_pooled, j->argmax,
-                                                     mask, got, j->scratch));
-    if (!bad) same(k->name, "pool input gradient", &j->c, want, got, bytes);
+    EACH_VARIANT(k) {
+        poison(got, bytes);
+        assert_int_equal(bad, conv2d_pool_input_gradient(k, &j->c, j->m, j->w, j->dy_pooled,
+                                                         j->argmax, mask, got, j->scratch));
+        if (!bad) same(k->name, "pool input gradient", &j->c, want, got, bytes);
+    }
     free(want);
     free(got);
 }
@@ -204,28 +210,32 @@ static uint32_t cut_grains(const job *j, uint32_t grain, bool pooled,
     return count;
 }
 
-static void check_weight_gradient(const lk_kernels *k, const job *j, uint32_t grain, bool pooled) {
+static void weight_gradient(const lk_kernels *k, const job *j, uint32_t grains,
+                            const lk_grain_view *views, bool pooled, float *dw, float *db) {
+    if (!j->c.use_bias) db = NULL;
+    if (pooled) {
+        conv2d_pool_weight_gradient(k, &j->c, grains, views, dw, db, j->scratch);
+    } else {
+        conv2d_weight_gradient(k, &j->c, grains, views, dw, db, j->scratch);
+    }
+}
+
+static void check_weight_gradient(const job *j, uint32_t grain, bool pooled) {
     lk_grain_view views[GRAINS_MAX];
     uint32_t grains = cut_grains(j, grain, pooled, views);
     uint64_t bytes = j->weights * sizeof(float), bias_bytes = j->c.out_c * sizeof(float);
     float *want = buffer(bytes), *got = buffer(bytes);
     float *want_bias = buffer(bias_bytes), *got_bias = buffer(bias_bytes);
-    poison(got, bytes);
-    poison(got_bias, bias_bytes);
-    const lk_kernels *both[2] = {&lk_kernels_reference, k};
-    for (unsigned i = 0; i < 2; i++) {
-        float *dw = i ? got : want, *db = i ? got_bias : want_bias;
-        if (!j->c.use_bias) db = NULL;
-        if (pooled)
-            conv2d_pool_weight_gradient(both[i], &j->c, grains, views, dw, db, j->scratch);
-        else
-            conv2d_weight_gradient(both[i], &j->c, grains, views, dw, db, j->scratch);
-    }
+    weight_gradient(reference, j, grains, views, pooled, want, want_bias);
     // A node's zeros have no sign: every finished sum ends in + 0.0f, and kernels leave out zero
     // terms.
     for (uint64_t i = 0; i < j->weights; i++) want[i] += 0.0f;
     for (uint64_t i = 0; i < j->c.out_c; i++) want_bias[i] += 0.0f;
-    if (j->kind != OVERFLOWING) {
+    EACH_VARIANT(k) {
+        poison(got, bytes);
+        poison(got_bias, bias_bytes);
+        weight_gradient(k, j, grains, views, pooled, got, got_bias);
+        if (j->kind == OVERFLOWING) continue;
         same(k->name, pooled ? "pool dw" : "dw", &j->c, want, got, bytes);
         if (j->c.use_bias)
             same(k->name, pooled ? "pool db" : "db", &j->c, want_bias, got_bias, bias_bytes);
@@ -238,8 +248,7 @@ static void check_weight_gradient(const lk_kernels *k, const job *j, uint32_t gr
 
 // The transposed convolution of the same geometry: from rows of dy to rows of x. Without bias and
 // ReLU it is the convolution's input gradient, and its own gradient is the convolution.
-static void check_transpose(const lk_kernels *k, const job *j) {
-    const lk_kernels *reference = &lk_kernels_reference;
+static void check_transpose(const job *j) {
     const lk_op_type *types[] = {&lk_op_conv2d_transpose, &lk_op_conv2d_transpose_input_gradient};
     for (uint32_t plain = 0; plain < 3; plain++) {
         const bool back = plain == 2;
@@ -254,10 +263,12 @@ static void check_transpose(const lk_kernels *k, const job *j) {
         l.at[back ? LK_DX : LK_Y] = want;
         l.at[LK_SCRATCH] = j->scratch;
         const uint32_t bad = call_op(reference, &op, &l);
-        poison(got, bytes);
         l.at[back ? LK_DX : LK_Y] = got;
-        assert_int_equal(bad, call_op(k, &op, &l));
-        if (!bad) same(k->name, op.type->name, &j->c, want, got, bytes);
+        EACH_VARIANT(k) {
+            poison(got, bytes);
+            assert_int_equal(bad, call_op(k, &op, &l));
+            if (!bad) same(k->name, op.type->name, &j->c, want, got, bytes);
+        }
         if (plain == 1) {
             (void)conv2d_input_gradient(reference, &j->c, j->m, j->w, j->dy, NULL, got, j->scratch);
         } else if (back) {
@@ -269,52 +280,54 @@ static void check_transpose(const lk_kernels *k, const job *j) {
     }
 }
 
+static void check_transpose_sums(const lk_kernels *k, const job *j, uint32_t grains,
+                                 const lk_grain_view *views, const float *want,
+                                 const float *want_bias, float *got, float *got_bias) {
+    const uint64_t bytes = j->weights * sizeof(float), bias_bytes = j->c.out_c * sizeof(float);
+    poison(got, bytes), poison(got_bias, bias_bytes);
+    conv_weight_gradient(k, &lk_op_conv2d_transpose_weight_gradient, &j->c, grains, views, got,
+                         NULL, j->scratch);
+    conv_weight_gradient(k, &lk_op_conv2d_transpose_bias_gradient, &j->c, grains, views, NULL,
+                         got_bias, j->scratch);
+    for (uint64_t n = 0; n < j->weights; n++) got[n] += 0.0f;
+    for (uint64_t n = 0; n < j->c.out_c; n++) got_bias[n] += 0.0f;
+    same(k->name, "transposed dw", &j->c, want, got, bytes);
+    same(k->name, "transposed db", &j->c, want_bias, got_bias, bias_bytes);
+}
+
 // Its weights sum what a convolution's do, dy and x in each other's place; its biases sum dy, here
 // the gradient of an output of the convolution's shape.
-static void check_transpose_weights(const lk_kernels *k, const job *j, uint32_t grain) {
+static void check_transpose_weights(const job *j, uint32_t grain) {
     lk_grain_view views[GRAINS_MAX];
     const uint32_t grains = cut_grains(j, grain, false, views);
     const uint64_t bytes = j->weights * sizeof(float), bias_bytes = j->c.out_c * sizeof(float);
     float *want = buffer(bytes), *want_bias = buffer(bias_bytes);
-    const lk_kernels *both[2] = {&lk_kernels_reference, k};
+    float *got = buffer(bytes), *got_bias = buffer(bias_bytes);
     if (j->kind != OVERFLOWING) {
-        conv2d_weight_gradient(&lk_kernels_reference, &j->c, grains, views, want, want_bias,
-                               j->scratch);
+        conv2d_weight_gradient(reference, &j->c, grains, views, want, want_bias, j->scratch);
         for (uint64_t i = 0; i < j->weights; i++) want[i] += 0.0f;
         for (uint64_t i = 0; i < j->c.out_c; i++) want_bias[i] += 0.0f;
-    }
-    for (unsigned i = 0; j->kind != OVERFLOWING && i < 2; i++) {
-        float *got = buffer(bytes), *got_bias = buffer(bias_bytes);
-        poison(got, bytes), poison(got_bias, bias_bytes);
-        conv_weight_gradient(both[i], &lk_op_conv2d_transpose_weight_gradient, &j->c, grains, views,
-                             got, NULL, j->scratch);
-        conv_weight_gradient(both[i], &lk_op_conv2d_transpose_bias_gradient, &j->c, grains, views,
-                             NULL, got_bias, j->scratch);
-        for (uint64_t n = 0; n < j->weights; n++) got[n] += 0.0f;
-        for (uint64_t n = 0; n < j->c.out_c; n++) got_bias[n] += 0.0f;
-        same(both[i]->name, "transposed dw", &j->c, want, got, bytes);
-        same(both[i]->name, "transposed db", &j->c, want_bias, got_bias, bias_bytes);
-        free(got), free(got_bias);
+        check_transpose_sums(reference, j, grains, views, want, want_bias, got, got_bias);
+        EACH_VARIANT(k) {
+            check_transpose_sums(k, j, grains, views, want, want_bias, got, got_bias);
+        }
     }
     free(want), free(want_bias);
+    free(got), free(got_bias);
 }
 
 static void check_shape(const lk_conv2d *c, uint32_t m, uint32_t grain, values kind) {
     job j;
     job_open(&j, c, m, kind);
-    const lk_kernels *k;
-    for (unsigned i = 0; lk_kernels_missing(i, &k), k; i++) {
-        if (k == &lk_kernels_reference || lk_kernels_missing(i, &k)) continue;
-        check_forward(k, &j);
-        check_pool_forward(k, &j);
-        check_input_gradient(k, &j, false);
-        check_input_gradient(k, &j, true);
-        check_weight_gradient(k, &j, grain, false);
-        check_weight_gradient(k, &j, grain, true);
-        check_transpose(k, &j);
-        check_transpose_weights(k, &j, grain);
-        if (kind != OVERFLOWING) check_not_finite(k, &j);
-    }
+    check_forward(&j);
+    check_pool_forward(&j);
+    check_input_gradient(&j, false);
+    check_input_gradient(&j, true);
+    check_weight_gradient(&j, grain, false);
+    check_weight_gradient(&j, grain, true);
+    check_transpose(&j);
+    check_transpose_weights(&j, grain);
+    if (kind != OVERFLOWING) check_not_finite(&j);
     job_close(&j);
 }
 
@@ -420,8 +433,8 @@ static void test_past_the_row(void **state) {
         float y[2 * 6 * 18];
         if (lk_kernels_missing(i, &k)) continue;
         assert_int_equal(conv2d_forward(k, &c, 2, j.x, j.w, NULL, y, j.scratch), 0);
-        check_forward(k, &j);
     }
+    check_forward(&j);
     job_close(&j);
 }
 
@@ -447,20 +460,32 @@ static lk_grouped_conv2d grouped(const lk_conv2d *shape, uint32_t groups, uint32
     return g;
 }
 
-static void check_grouped_op(const lk_kernels *k, const lk_op *op, lk_lane *l, lk_role to,
-                             uint64_t floats) {
+static void check_grouped_op(const lk_op *op, lk_lane *l, lk_role to, uint64_t floats) {
     float *want = buffer(floats * sizeof *want), *got = buffer(floats * sizeof *got);
     l->at[to] = want;
-    const uint32_t bad = call_op(&lk_kernels_reference, op, l);
-    poison(got, floats * sizeof *got);
+    const uint32_t bad = call_op(reference, op, l);
     l->at[to] = got;
-    assert_int_equal(bad, call_op(k, op, l));
-    if (!bad) same(k->name, op->type->name, &op->conv, want, got, floats * sizeof *got);
+    EACH_VARIANT(k) {
+        poison(got, floats * sizeof *got);
+        assert_int_equal(bad, call_op(k, op, l));
+        if (!bad) same(k->name, op->type->name, &op->conv, want, got, floats * sizeof *got);
+    }
     free(want), free(got);
 }
 
-static void check_grouped_weights(const lk_kernels *k, const lk_op *op, const lk_lane *examples,
-                                  uint32_t grain, const float *x, const float *dy) {
+static void grouped_sums(const lk_kernels *k, const lk_op *op, lk_lane *l, float *const sums[2]) {
+    const uint64_t weights = lk_grouped_weight_floats(&op->grouped);
+    const uint32_t biases = op->conv.use_bias ? op->conv.out_c : 0;
+    poison(sums[0], weights * sizeof(float));
+    poison(sums[1], biases * sizeof(float));
+    l->sums[0] = sums[0], l->sums[1] = biases ? sums[1] : NULL;
+    (void)call_op(k, op, l);
+    for (uint64_t n = 0; n < weights; n++) sums[0][n] += 0.0f;
+    for (uint64_t n = 0; n < biases; n++) sums[1][n] += 0.0f;
+}
+
+static void check_grouped_weights(const lk_op *op, const lk_lane *examples, uint32_t grain,
+                                  const float *x, const float *dy) {
     lk_grain_view views[GRAINS_MAX];
     const lk_conv2d *c = &op->conv;
     const uint64_t weights = lk_grouped_weight_floats(&op->grouped);
@@ -475,15 +500,12 @@ static void check_grouped_weights(const lk_kernels *k, const lk_op *op, const lk
     for (uint32_t i = 0; i < 2; i++) {
         sums[i][0] = buffer(weights * sizeof(float));
         sums[i][1] = buffer(c->out_c * sizeof(float));
-        poison(sums[i][0], weights * sizeof(float));
-        poison(sums[i][1], c->out_c * sizeof(float));
-        l.sums[0] = sums[i][0], l.sums[1] = c->use_bias ? sums[i][1] : NULL;
-        (void)call_op(i ? k : &lk_kernels_reference, op, &l);
-        for (uint64_t n = 0; n < weights; n++) sums[i][0][n] += 0.0f;
-        for (uint64_t n = 0; l.sums[1] && n < c->out_c; n++) sums[i][1][n] += 0.0f;
     }
-    same(k->name, "grouped dw", c, sums[0][0], sums[1][0], weights * sizeof(float));
-    if (c->use_bias) {
+    grouped_sums(reference, op, &l, sums[0]);
+    EACH_VARIANT(k) {
+        grouped_sums(k, op, &l, sums[1]);
+        same(k->name, "grouped dw", c, sums[0][0], sums[1][0], weights * sizeof(float));
+        if (!c->use_bias) continue;
         same(k->name, "grouped db", c, sums[0][1], sums[1][1], c->out_c * sizeof(float));
     }
     for (uint32_t i = 0; i < 4; i++) free(sums[i / 2][i % 2]);
@@ -497,20 +519,16 @@ static void check_grouped(const lk_grouped_conv2d *g, uint32_t m, uint32_t grain
     float *x = filled(in, kind), *dy = filled(out, kind), *w = filled(weights, kind);
     float *bias = c->use_bias ? filled(c->out_c, kind) : NULL;
     float *scratch = buffer(lk_round_up(weights, 16) * sizeof *scratch);
-    const lk_kernels *k;
-    for (unsigned i = 0; lk_kernels_missing(i, &k), k; i++) {
-        if (k == &lk_kernels_reference || lk_kernels_missing(i, &k)) continue;
-        lk_lane l = {.examples = m, .param = {w, bias}};
-        op.type = &lk_op_grouped_conv2d, op.floats = lk_conv2d_out_floats(c);
-        l.at[LK_X] = x;
-        check_grouped_op(k, &op, &l, LK_Y, out);
-        l = (lk_lane){.examples = m, .param = {w}};
-        op.type = &lk_op_grouped_conv2d_input_gradient;
-        l.at[LK_DY] = dy, l.at[LK_SCRATCH] = scratch;
-        check_grouped_op(k, &op, &l, LK_DX, in);
-        op.type = &lk_op_grouped_conv2d_weight_gradient;
-        if (kind != OVERFLOWING) check_grouped_weights(k, &op, &l, grain, x, dy);
-    }
+    lk_lane l = {.examples = m, .param = {w, bias}};
+    op.floats = lk_conv2d_out_floats(c);
+    l.at[LK_X] = x;
+    check_grouped_op(&op, &l, LK_Y, out);
+    l = (lk_lane){.examples = m, .param = {w}};
+    op.type = &lk_op_grouped_conv2d_input_gradient;
+    l.at[LK_DY] = dy, l.at[LK_SCRATCH] = scratch;
+    check_grouped_op(&op, &l, LK_DX, in);
+    op.type = &lk_op_grouped_conv2d_weight_gradient;
+    if (kind != OVERFLOWING) check_grouped_weights(&op, &l, grain, x, dy);
     free(x), free(dy), free(w), free(bias), free(scratch);
 }
 

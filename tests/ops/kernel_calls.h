@@ -10,6 +10,13 @@
 // Kernels take operands that they only read as void *, as all of an op's tensors are.
 #define WITHOUT_CONST(pointer) ((void *)(uintptr_t)(pointer))
 
+// Runs what follows for every variant that this processor has, but the reference; `k` is its table
+// (ops/variant.h). The reference's own results are computed once, before.
+#define EACH_VARIANT(k)                                                                 \
+    for (unsigned number_ = 0, skip_ = 0; skip_ < 1; skip_++)                           \
+        for (const lk_kernels *k; lk_kernels_missing(number_, &k), k != NULL; number_++) \
+            if (lk_kernels_missing(number_, &k) == NULL && k != &lk_kernels_reference)
+
 static inline uint32_t call_op(const lk_kernels *k, const lk_op *op, lk_lane *lane) {
     lane->train = true;
     return lk_kernel_of(k, op->type)(lane, op);

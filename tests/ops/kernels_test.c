@@ -118,12 +118,6 @@ static void output_free(output *o) {
     free(o->got);
 }
 
-// Runs `body` for every variant that is not the reference; `k` is its table.
-#define EACH_VARIANT(k)                                                                 \
-    for (unsigned number_ = 0, skip_ = 0; skip_ < 1; skip_++)                           \
-        for (const lk_kernels *k; lk_kernels_missing(number_, &k), k != NULL; number_++) \
-            if (lk_kernels_missing(number_, &k) == NULL && k != &lk_kernels_reference)
-
 static const lk_kernels *const reference = &lk_kernels_reference;
 static char shape[160];
 
