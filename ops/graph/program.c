@@ -8,9 +8,9 @@
 
 // A replica holds all its examples at once up to RESIDENT_EXAMPLES, otherwise MICROBATCH_EXAMPLES
 // at a time (measured: larger working sets fall out of the second-level cache). Where that is more
-// than KEPT_BYTES of activations, it holds the grains that fit (measured: ResNet-20, 32 examples at
-// once beside 128).
-enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128, KEPT_BYTES = 48 << 20 };
+// than KEPT_BYTES of activations, it holds the grains that fit (measured: ResNet-20, 16 examples at
+// once beside 32 and 128).
+enum { RESIDENT_EXAMPLES = 256, MICROBATCH_EXAMPLES = 128, KEPT_BYTES = 24 << 20 };
 
 // With averages a parameter may have all slots that there are: those of norms (norm_tensors) have
 // entries of their own.

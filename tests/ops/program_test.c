@@ -1330,19 +1330,19 @@ static void microbatches_fit(void **state) {
     }
 }
 
-// Of large activations a replica holds the grains that fit into 48 MiB, at least one; a number of
+// Of large activations a replica holds the grains that fit into 24 MiB, at least one; a number of
 // examples that somebody asks for stands.
 static void large_activations_wait(void **state) {
     (void)state;
     const lk_layer layers[] = {CONV("c", 8, 3, 1, VALID, true), FLATTEN, DENSE("d", 2, false)};
     lk_run_spec spec = spec_of(256, 256, 1, 2, LK_COUNT(layers), layers);
-    // A grain of four: images and what the layers make of them. Five fit.
+    // A grain of four: images and what the layers make of them. Two fit.
     const uint64_t grain = 4 * (256 * 256 + 254 * 254 * 8 + 2) * sizeof(float);
     const struct {
         uint32_t grain, batch, asked, held;
-    } cases[] = {{4, 64, 0, 20}, {4, 20, 0, 20}, {4, 24, 0, 20}, {4, 16, 0, 16},
-                 {64, 128, 0, 64}, {4, 64, 64, 64}, {4, 64, 8, 8}};
-    assert_true(5 * grain <= 48 << 20 && 6 * grain > 48 << 20);
+    } cases[] = {{4, 64, 0, 8}, {4, 8, 0, 8}, {4, 12, 0, 8}, {4, 4, 0, 4},
+                 {64, 128, 0, 64}, {4, 64, 64, 64}, {4, 64, 12, 12}};
+    assert_true(2 * grain <= 24 << 20 && 3 * grain > 24 << 20);
     for (size_t i = 0; i < LK_COUNT(cases); i++) {
         spec.grain = cases[i].grain;
         spec.global_batch = spec.example_count = cases[i].batch;
