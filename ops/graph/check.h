@@ -28,8 +28,8 @@ static inline uint64_t lk_check_guard_end(const lk_tensor *t) {
     return lk_round_up(t->bytes, LK_TENSOR_ALIGN_BYTES) + LK_GUARD_BYTES;
 }
 
-// The line of a guard that is broken so many bytes behind its tensor, seen after the last op that
-// uses it. The end of the program.
+// Says that the guard `bytes` behind a tensor is broken, seen after the last op that uses it, and
+// ends the program.
 __attribute__((noreturn)) void lk_check_broken(const lk_program *program, uint32_t tensor,
                                                uint64_t bytes);
 

@@ -25,7 +25,7 @@ static uint32_t length_of(const char *text) {
     return n;
 }
 
-// An entry whose value, of so many bytes, follows.
+// Begins an entry: its key, and how many bytes its value has, which the caller adds.
 static void start(identity *id, const char *key, uint64_t bytes) {
     lk_assert(compare(key, id->last) > 0);
     lk_format(id->last, sizeof id->last, "%s", key);

@@ -141,7 +141,7 @@ bool lk_mixed_by_grain(const lk_program *p, const lk_op *op) {
     return type->scope == LK_SCOPE_GRAINS && whole && lk_mixed_is(p, op);
 }
 
-// Operands of so many examples, widened, of each use.
+// The room for the operands of `examples` examples, widened, of each use.
 static uint64_t operands_floats(const lk_program *p, const lk_op *op, uint32_t examples) {
     uint64_t floats = 0;
     for (uint32_t i = 0; i < (op->type->labels ? 3 : 2); i++) {

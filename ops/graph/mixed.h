@@ -33,7 +33,7 @@ typedef struct lk_mixed_hands {
     // Rounds values to `to`; of dtype LK_F32 they lie where they shall, and are only looked at.
     uint32_t (*store)(lk_frame *f, const lk_narrow *how, const lk_look *look, uint64_t count,
                       const float *from, uint16_t *to);
-    // lk_kernels.narrow_pool, of so many examples.
+    // lk_kernels.narrow_pool, of each of `examples` examples.
     uint32_t (*pool)(lk_frame *f, const lk_narrow *how, const lk_conv2d *conv, uint32_t examples,
                      bool heeds, const float *from, uint16_t *to, uint8_t *winners);
     void (*scale)(lk_frame *f, uint64_t count, float *dx);  // by the loss scale, which there is
