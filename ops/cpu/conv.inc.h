@@ -1,12 +1,13 @@
 // conv.inc.h - convolutions, forward and backward, in the words of vector.h.
 //
-// Included by one .c file per variant. How the outputs and the input gradients are computed: an
-// example is copied, with its zeros around it, into scratch (the image); weights are packed into
-// panels of PANEL channels; a tile of a few positions x PANEL channels is summed in registers, one
-// fma a term in the contract's order, positions outside the image being the zeros of the copy. A
-// gradient of the input is the same walk, over the image of the output's gradient and with weights
-// transposed while they are packed. Few channels that come out would not fill the lanes: of those,
-// lanes are positions (conv_thin.inc.h). The weight gradients are in conv_weight.inc.h.
+// Included by one .c file per variant. How outputs and input gradients are computed: weights are
+// packed into panels of PANEL channels; a tile of a few positions x PANEL channels is summed in
+// registers, one fma a term in the contract's order. The positions of a tile see the example with
+// the same taps, so that no zero beside it is multiplied (conv_view.inc.h); where that does not
+// pay, the example is copied, with zeros around it, into scratch (the image). A gradient of the
+// input is the same walk, over the output's gradient and with weights transposed while they are
+// packed. Few channels that come out would not fill the lanes: of those, lanes are positions
+// (conv_thin.inc.h). The weight gradients are in conv_weight.inc.h.
 #include "ops/cpu/conv_shape.h"
 #include "ops/cpu/vector.h"
 #include "ops/op.h"
@@ -235,11 +236,12 @@ typedef struct walk {
     uint64_t plane;  // thin: floats from one term of a run to the next; 0: they lie side by side
 } walk;
 
-// The outputs of one walk: a grid of positions.
+// The outputs of one walk: a grid of positions, in each of some examples.
 typedef struct grid {
-    uint32_t rows, columns;
-    uint64_t image_row, image_column;  // floats from one position's first term to the next one's
-    uint64_t out_row, out_column;
+    uint32_t examples, rows, columns;
+    // Floats from one position's first term to the next one's.
+    uint64_t image_example, image_row, image_column;
+    uint64_t out_example, out_row, out_column;
 } grid;
 
 // What a panel of sums starts from and what becomes of it.
@@ -411,14 +413,14 @@ V_INLINE void tile_any(const bool thin, const int positions, const int vectors,
 
 // --- outputs of a grid ---------------------------------------------------------------------------
 
-// Stores one position's finished sums. Returns `bad`, noted.
-V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const panel *p,
-                           const float *mask, float *out, vf bad) {
+// Stores the finished sums of one position, `channels` of them. Returns `bad`, noted.
+V_INLINE vf position_store(const int vectors, const vf sum[VECTORS], const uint32_t channels,
+                           const bool relu, const float *mask, float *out, vf bad) {
     V_UNROLL for (int v = 0; v < vectors; v++) {
-        uint32_t count = p->channels - (uint32_t)(v * V_LANES);
+        const uint32_t count = channels - (uint32_t)(v * V_LANES);
         vf y = v_add(sum[v], v_zero());
         bad = v_note(bad, y);
-        if (p->relu) y = v_relu(y);
+        if (relu) y = v_relu(y);
         if (mask) y = v_keep(v_gt(v_load_first(mask + v * V_LANES, count), v_zero()), y);
         v_store_first(out + v * V_LANES, count, y);
     }
@@ -437,21 +439,37 @@ typedef struct spots {
     vf bad;          // noted
 } spots;
 
-// As many positions of the grid, from *row and *column on, as a tile of `size` has, or are left.
-V_INLINE void spots_fill(spots *s, uint32_t size, const grid *g, const float *image,
-                         uint32_t *row, uint32_t *column) {
-    s->count = 0;
-    for (uint32_t i = 0; i < size; i++) {
-        if (*row == g->rows) {  // a tile that is not full sums its last position several times
-            s->pixel[i] = s->pixel[i - 1];
-            continue;
-        }
-        s->pixel[i] = image + *row * g->image_row + *column * g->image_column;
-        s->offset[i] = *row * g->out_row + *column * g->out_column;
-        if (s->mask) __builtin_prefetch(s->mask + s->offset[i]);  // it is there when the sums are
-        s->count++;
-        if (++*column == g->columns) *column = 0, ++*row;
+// A position of a grid.
+typedef struct grid_place {
+    uint32_t example, row, column;
+    const float *pixel;  // its first term
+    uint64_t out;
+} grid_place;
+
+V_INLINE void grid_place_next(grid_place *at, const grid *g, const float *image) {
+    at->pixel += g->image_column;
+    at->out += g->out_column;
+    if (++at->column < g->columns) return;
+    at->column = 0;
+    if (++at->row == g->rows) at->row = 0, at->example++;
+    at->pixel = image + at->example * g->image_example + at->row * g->image_row;
+    at->out = at->example * g->out_example + at->row * g->out_row;
+}
+
+// As many positions of the grid, from *at on, as a tile of `size` has, or are left.
+V_INLINE void spots_fill(spots *s, uint32_t size, const grid *g, const float *image, uint64_t left,
+                         grid_place *at) {
+    s->count = (uint32_t)LK_MIN((uint64_t)size, left);
+    for (uint32_t i = 0; i < s->count; i++) {
+        s->pixel[i] = at->pixel;
+        s->offset[i] = at->out;
+        // They are there when the sums are.
+        for (uint32_t c = 0; c < PANEL; c += LK_LANES_MAX) v_fetch_to_write(s->out + at->out + c);
+        if (s->mask) __builtin_prefetch(s->mask + at->out);
+        grid_place_next(at, g, image);
     }
+    // A tile that is not full sums its last position again.
+    for (uint32_t i = s->count; i < size; i++) s->pixel[i] = s->pixel[i - 1];
 }
 
 V_INLINE void spots_sum(const int size, const int vectors, spots *s, const walk *k,
@@ -464,11 +482,16 @@ V_INLINE void spots_sum(const int size, const int vectors, spots *s, const walk 
     }
     V_ASIDE(s);
     tile_any(false, size, vectors, sum, k, pixel, p);
+    const uint32_t whole = (uint32_t)(vectors * V_LANES), channels = p->channels;
+    const bool relu = p->relu;
     vf bad = s->bad;
     V_UNROLL for (uint32_t i = 0; i < (uint32_t)size; i++) {
         if (i >= s->count) continue;
         const uint64_t at = s->offset[i];
-        bad = position_store(vectors, sum[i], p, s->mask ? s->mask + at : NULL, s->out + at, bad);
+        const float *mask = s->mask ? s->mask + at : NULL;
+        bad = channels == whole
+                  ? position_store(vectors, sum[i], whole, relu, mask, s->out + at, bad)
+                  : position_store(vectors, sum[i], channels, relu, mask, s->out + at, bad);
     }
     s->bad = bad;
 }
@@ -484,19 +507,19 @@ SPOTS_SUM(sum_rest, TILE_WIDE / 2, VECTORS)
 SPOTS_SUM(sum_narrow, TILE, 1)
 #undef SPOTS_SUM
 
-// What the next example is read from, which is fetched while this one is summed: a step a tile.
+// What the next examples are read from, which are fetched while these are summed: a step a tile.
 typedef struct next_example {
     const float *at, *end;
     uint64_t step;
 } next_example;
 
-// The one behind example m of `count`, each of `floats` floats, in a step for each tile of
-// `positions`.
+// The `group` behind example m of `count`, each of `floats` floats, in a step for each tile of as
+// many examples of `positions`.
 static next_example next_of(const float *x, uint64_t floats, uint32_t m, uint32_t count,
-                            uint64_t positions) {
-    const float *at = x + (m + 1) * floats;
-    return (next_example){at, m + 1 < count ? at + floats : at,
-                          floats / (positions / TILE_WIDE + 1) + 1};
+                            uint32_t group, uint64_t positions) {
+    const uint32_t first = LK_MIN(m + group, count), end = LK_MIN(first + group, count);
+    return (next_example){x + first * floats, x + end * floats,
+                          group * floats / (group * positions / TILE_WIDE + 1) + 1};
 }
 
 V_INLINE void next_fetch(next_example *n) {
@@ -508,19 +531,22 @@ static uint32_t grid_any(const grid *g, const walk *k, const panel *p, const flo
                          const float *mask, float *out, next_example *next) {
     if (k->plane) return thin_any(g, k, p, image, mask, out);
     spots s = {.mask = mask, .out = out, .bad = v_zero()};
-    uint32_t row = 0, column = 0;
-    while (p->vectors == 1 && row < g->rows) {
-        spots_fill(&s, TILE, g, image, &row, &column);
+    grid_place at = {.pixel = image};
+    uint64_t left = (uint64_t)g->examples * g->rows * g->columns;
+    for (; p->vectors == 1 && left > 0; left -= s.count) {
+        spots_fill(&s, TILE, g, image, left, &at);
         sum_narrow(&s, k, p);
     }
-    while (row < g->rows) {
-        const bool few = g->rows - row == 1 && g->columns - column <= TILE_WIDE / 2;
-        spots_fill(&s, few ? TILE_WIDE / 2 : TILE_WIDE, g, image, &row, &column);
+    for (; left > 0; left -= s.count) {
+        const bool few = left <= TILE_WIDE / 2;
+        spots_fill(&s, few ? TILE_WIDE / 2 : TILE_WIDE, g, image, left, &at);
         next_fetch(next);
         (few ? sum_rest : sum_whole)(&s, k, p);
     }
     return v_noted(s.bad);
 }
+
+#include "ops/cpu/conv_view.inc.h"
 
 // --- forward -------------------------------------------------------------------------------------
 
@@ -572,43 +598,29 @@ static walk walk_forward(const lk_conv2d *c) {
     return k;
 }
 
-// The same with the image in planes.
-static walk walk_planes(const lk_conv2d *c) {
-    const uint64_t image_w = lk_conv_image_w(c);
-    return (walk){.rows = c->kernel_h,
-                  .columns = c->kernel_w,
-                  .length = c->in_c,
-                  .image_row = (int64_t)image_w,
-                  .image_column = 1,
-                  .term_row = (uint64_t)c->kernel_w * c->in_c,
-                  .term_column = c->in_c,
-                  .terms = lk_conv_terms_forward(c),
-                  .plane = lk_conv_image_h(c) * image_w};
-}
-
 static uint32_t conv2d_forward(const lk_conv2d *c, uint32_t m_count, const float *x, const float *w,
                                const float *bias, float *y, float *scratch) {
     conv_scratch s = conv_scratch_of(lk_conv_terms_forward(c), lk_conv_image_floats(c), scratch);
+    const uint64_t in = lk_conv2d_in_floats(c);
     const bool thin = thin_pays(c->out_c, c->stride_w, c->out_w);
-    walk k = thin ? walk_planes(c) : walk_forward(c);
-    grid g = {.rows = c->out_h, .columns = c->out_w};
-    g.image_row = (uint64_t)k.image_row * c->stride_h;
-    g.image_column = thin ? 1 : (uint64_t)c->in_c * c->stride_w;
-    g.out_row = (uint64_t)c->out_w * c->out_c;
-    g.out_column = c->out_c;
-    bool direct = !thin && image_is_example(c);
-    if (!direct) clear_floats(lk_conv_image_floats(c), s.image);
+    const conv_view bare = view_forward(c, false, false), padded = view_forward(c, true, thin);
+    uint32_t group = view_examples(in, m_count);
+    const bool direct = !thin && view_work(&bare, group) <= group * view_work(&padded, 1);
+    if (!direct) {
+        group = 1;
+        clear_floats(lk_conv_image_floats(c), s.image);
+    }
     uint32_t bad = 0;
     for (uint32_t co = 0; co < c->out_c; co += PANEL) {
         panel p = panel_of(&s, c->out_c - co, c->relu);
         pack_forward(c, w, bias, co, &p, &s);
-        for (uint32_t m = 0; m < m_count; m++) {
-            const float *example = x + m * lk_conv2d_in_floats(c);
+        for (uint32_t m = 0; m < m_count; m += group) {
+            const float *example = x + m * in;
             if (thin) planes_load(c, example, s.image);
             else if (!direct) image_load(c, example, s.image);
-            next_example next = next_of(x, lk_conv2d_in_floats(c), m, m_count,
-                                        (uint64_t)c->out_h * c->out_w);
-            bad |= grid_any(&g, &k, &p, direct ? example : s.image, NULL,
+            next_example next = next_of(x, in, m, m_count, group, (uint64_t)c->out_h * c->out_w);
+            bad |= view_sum(direct ? &bare : &padded, LK_MIN(group, m_count - m), &p,
+                            direct ? example : s.image, NULL,
                             y + m * lk_conv2d_out_floats(c) + co, &next);
         }
     }
@@ -950,48 +962,16 @@ static void pack_backward(const lk_conv2d *c, const float *w, const float *bias,
     }
 }
 
-// Inputs whose (iy + pad_top) % stride_h and (ix + pad_left) % stride_w are ky and kx are read
-// through the taps ky, ky + stride_h, .. only: with stride 1 there is one such phase.
-typedef struct phase {
-    walk walk;
-    grid grid;
-    uint64_t image, out;  // of the first position
-} phase;
-
-// Inputs of one axis: first .. in, step stride.
-static uint32_t phase_first(uint32_t tap, uint32_t pad, uint32_t stride) {
-    return (tap + stride - pad % stride) % stride;
-}
-static uint32_t phase_count(uint32_t first, uint32_t in, uint32_t stride) {
-    return first < in ? (in - first + stride - 1) / stride : 0;
-}
-
-// `thin`: the image has planes.
-static phase phase_of(const lk_conv2d *c, uint32_t ky, uint32_t kx, bool thin) {
-    lk_conv_reach h = lk_conv_reach_h(c), w = lk_conv_reach_w(c);
-    const int64_t column = thin ? 1 : c->out_c, row = (int64_t)w.count * column;
-    uint64_t tap = (uint64_t)c->kernel_w * c->out_c;
-    uint32_t y = phase_first(ky, c->pad_top, c->stride_h);
-    uint32_t x = phase_first(kx, c->pad_left, c->stride_w);
-    phase p = {
-        .walk = {.rows = ky < c->kernel_h ? (c->kernel_h - ky - 1) / c->stride_h + 1 : 0,
-                 .columns = kx < c->kernel_w ? (c->kernel_w - kx - 1) / c->stride_w + 1 : 0,
-                 .length = c->out_c, .image_row = -row, .image_column = -column,
-                 .first = ky * tap + (uint64_t)kx * c->out_c, .term_row = c->stride_h * tap,
-                 .term_column = (uint64_t)c->stride_w * c->out_c,
-                 .terms = lk_conv_terms_backward(c),
-                 .plane = thin ? h.count * w.count : 0},
-        .grid = {.rows = phase_count(y, c->in_h, c->stride_h),
-                 .columns = phase_count(x, c->in_w, c->stride_w),
-                 .image_row = (uint64_t)row, .image_column = (uint64_t)column,
-                 .out_row = (uint64_t)c->stride_h * c->in_w * c->in_c,
-                 .out_column = (uint64_t)c->stride_w * c->in_c},
-    };
-    int64_t oy = ((int64_t)y + c->pad_top) / c->stride_h - h.first;
-    int64_t ox = ((int64_t)x + c->pad_left) / c->stride_w - w.first;
-    p.image = (uint64_t)(oy * row + ox * column);
-    p.out = ((uint64_t)y * c->in_w + x) * c->in_c;
-    return p;
+// What all phases take of `group` examples.
+static uint64_t input_work(const lk_conv2d *c, uint32_t group, bool padded) {
+    uint64_t work = 0;
+    for (uint32_t ky = 0; ky < c->stride_h; ky++) {
+        for (uint32_t kx = 0; kx < c->stride_w; kx++) {
+            const conv_view v = view_backward(c, ky, kx, padded, false);
+            work += padded ? group * view_work(&v, 1) : view_work(&v, group);
+        }
+    }
+    return work;
 }
 
 // `bias` and `relu` of a transposed convolution, which is such a gradient.
@@ -1003,24 +983,31 @@ static uint32_t input_sums(const lk_conv2d *c, uint32_t m_count, const float *w,
     gradient_window window = gradient_window_of(c);
     uint64_t dy_floats = argmax ? lk_conv2d_pooled_floats(c) : lk_conv2d_out_floats(c);
     const bool thin = !argmax && thin_pays(c->in_c, 1, c->in_w / c->stride_w);
-    clear_floats(lk_conv_gradient_floats(c), s.image);
+    uint32_t group = view_examples(lk_conv2d_out_floats(c), m_count);
+    const bool direct =
+        !argmax && !thin && input_work(c, group, false) <= input_work(c, group, true);
+    if (!direct) {
+        group = 1;
+        clear_floats(lk_conv_gradient_floats(c), s.image);
+    }
     uint32_t bad = 0;
     for (uint32_t ci = 0; ci < c->in_c; ci += PANEL) {
         panel p = panel_of(&s, c->in_c - ci, relu);
         pack_backward(c, w, bias, ci, &p, &s);
-        for (uint32_t m = 0; m < m_count; m++) {
+        for (uint32_t m = 0; m < m_count; m += group) {
             const float *example = dy + m * dy_floats;
             next_example next =
-                next_of(dy, dy_floats, m, m_count, (uint64_t)c->in_h * c->in_w);
+                next_of(dy, dy_floats, m, m_count, group, (uint64_t)c->in_h * c->in_w);
             if (argmax) gradient_scatter(c, &window, example, argmax + m * dy_floats, s.image);
             else if (thin) gradient_planes_load(c, &window, example, s.image);
-            else gradient_load(c, &window, example, s.image);
+            else if (!direct) gradient_load(c, &window, example, s.image);
             for (uint32_t ky = 0; ky < c->stride_h; ky++) {
                 for (uint32_t kx = 0; kx < c->stride_w; kx++) {
-                    phase f = phase_of(c, ky, kx, thin);
-                    uint64_t at = m * lk_conv2d_in_floats(c) + f.out + ci;
-                    bad |= grid_any(&f.grid, &f.walk, &p, s.image + f.image,
-                                    mask ? mask + at : NULL, dx + at, &next);
+                    const conv_view v = view_backward(c, ky, kx, !direct, thin);
+                    const uint64_t at = m * lk_conv2d_in_floats(c) + ci;
+                    bad |= view_sum(&v, LK_MIN(group, m_count - m), &p,
+                                    direct ? example : s.image, mask ? mask + at : NULL, dx + at,
+                                    &next);
                 }
             }
         }

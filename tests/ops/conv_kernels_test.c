@@ -448,6 +448,13 @@ static void test_slices_of_examples(void **state) {
     check_shape(&c, 300, 260, PLAIN);
 }
 
+// Examples are summed together as far as the cache goes: three, then two.
+static void test_examples_together(void **state) {
+    (void)state;
+    const lk_conv2d c = shape(30, 30, 24, 24, 3, 3, 1, 1, true);
+    check_shape(&c, 5, 2, PLAIN);
+}
+
 // --- groups --------------------------------------------------------------------------------------
 
 static lk_grouped_conv2d grouped(const lk_conv2d *shape, uint32_t groups, uint32_t dilation_h,
@@ -574,6 +581,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_random_shapes),
         cmocka_unit_test(test_past_the_row),
         cmocka_unit_test(test_slices_of_examples),
+        cmocka_unit_test(test_examples_together),
         cmocka_unit_test(test_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
