@@ -21,10 +21,12 @@ enum {
     BLOCK_FLOATS = 6144,                   // of image and gradient that are read again and again
     BLOCK_TILES_MIN = 16,
     BLOCK_CELLS_MAX = BLOCK_FLOATS / (1 + V_LANES),
-    SEEN_MAX = 2048,                       // cells, and ..
+    SEEN_MAX = 8192,                       // cells, and ..
     SEEN_LISTS = 128,                      // .. lists of them, that are kept for all examples
     PACKED_TAPS_MIN = 48,                  // of a part that passes over a block often enough
-    APART_CHANNELS_MIN = 32,               // of an input of which each place is a run of its own
+    APART_CHANNELS_MIN = 16,               // of an input of which each place is a run of its own
+    ROWS_ALL = INT32_MAX - 1,              // of rows_see()
+    ROWS_GRADIENTS = INT32_MAX,
     INK_ROWS = 64,                         // of an image whose blank parts are looked for
     LANE_TILE = 12,                        // vectors of taps of a tile of the second way
     PICK_HALF = V_HALF,                    // pixels of each of the two rows of the third way
@@ -32,7 +34,8 @@ enum {
     PICK_TAPS = LK_MAX(V_HALF - 1, 3),     // taps in each, at most
 };
 
-// Floats from a tap to what a cell sees of it; from rows_dy() to the cell's gradients.
+// Floats from a tap to what a cell sees of it; from rows_dy() to the cell's gradients. In a list of
+// ROWS_GRADIENTS `pixel` is where these lie in the example's gradient.
 typedef struct rows_seen {
     uint32_t pixel, dy;
 } rows_seen;
@@ -42,10 +45,10 @@ typedef struct rows_block {
     uint32_t t0, t1, count;
     struct {
         uint32_t y, x;        // the first pixel of its window, in the padded image
-        uint32_t from, dy;    // floats to the gradients: from the example's first, from rows_dy()
+        uint32_t from, dy;    // floats to its gradients: from the example's first, from rows_dy()
     } cell[BLOCK_CELLS_MAX];
-    // Of each call of rows_see_place() for one example those that have terms; in all examples they
-    // are the same. What does not fit is found anew, behind these.
+    // The list of each call of rows_see() for one example: in all examples they are the same. What
+    // does not fit is found anew, behind these.
     uint32_t call, calls;
     struct {
         uint32_t at, seen;
@@ -138,8 +141,10 @@ static void part_grain(part *p, const lk_grain_view *g, uint32_t leaf) {
         if (m > 0 && (examples == 0 || m % examples == 0)) part_cut(p, &slices);
         for (uint32_t t = 0; t < tiles; t += slice_tiles) {
             if (t > 0) part_cut(p, &slices);
-            uint32_t end = LK_MIN(t + slice_tiles, tiles);
-            for (uint32_t at = t; at < end; at += block) p->add(p, at, LK_MIN(at + block, end));
+            uint32_t count = LK_MIN(slice_tiles, tiles - t), blocks = (count + block - 1) / block;
+            for (uint32_t b = 0; b < blocks; b++) {
+                p->add(p, t + count * b / blocks, t + count * (b + 1) / blocks);
+            }
         }
     }
     part_cut(p, &slices);
@@ -247,11 +252,10 @@ static void rows_find_cells(const part *p, uint32_t t0, uint32_t t1) {
         const uint32_t right = LK_MIN(x + 2, c->out_w), below = LK_MIN(y + 2, c->out_h);
         for (uint32_t i = y; i < below; i++) {
             for (uint32_t j = x; j < right; j++, n++) {
-                const uint32_t from = (i * c->out_w + j) * c->out_c;
                 b->cell[n].y = i * c->stride_h;
                 b->cell[n].x = j * c->stride_w;
-                b->cell[n].from = from;
-                b->cell[n].dy = packed ? n * packed : from;
+                b->cell[n].from = (i * c->out_w + j) * c->out_c;
+                b->cell[n].dy = packed ? n * packed : b->cell[n].from;
             }
         }
         x += 2;
@@ -262,16 +266,15 @@ static void rows_find_cells(const part *p, uint32_t t0, uint32_t t1) {
     b->count = n;
 }
 
-// All cells see something in the padded image.
-static void rows_see_all(const part *p) {
-    rows_block *b = p->block;
+// All cells see something in the padded image: returns how many they are.
+static uint32_t rows_find_all(const part *p, rows_seen *see) {
+    const rows_block *b = p->block;
     const uint32_t column = p->c->in_c, row = (uint32_t)lk_conv_image_w(p->c) * column;
     for (uint32_t n = 0; n < b->count; n++) {
-        b->see[n].pixel = b->cell[n].y * row + b->cell[n].x * column;
-        b->see[n].dy = b->cell[n].dy;
+        see[n].pixel = b->cell[n].y * row + b->cell[n].x * column;
+        see[n].dy = b->cell[n].dy;
     }
-    b->at = 0;
-    b->seen = b->count;
+    return b->count;
 }
 
 // The cells whose place (ky, kx) of the window is in the example, and not beside it: returns how
@@ -289,7 +292,25 @@ static uint32_t rows_find_seen(const part *p, uint32_t ky, uint32_t kx, rows_see
     return seen;
 }
 
-static void rows_see_place(const part *p, uint32_t ky, uint32_t kx) {
+// Where all gradients lie, in the place of pixels: returns how many they are.
+static uint32_t rows_find_gradients(const part *p, rows_seen *see) {
+    const rows_block *b = p->block;
+    for (uint32_t n = 0; n < b->count; n++) {
+        see[n].pixel = b->cell[n].from;
+        see[n].dy = b->cell[n].dy;
+    }
+    return b->count;
+}
+
+static uint32_t rows_find(const part *p, uint32_t what, rows_seen *see) {
+    if (what == ROWS_GRADIENTS) return rows_find_gradients(p, see);
+    if (what == ROWS_ALL) return rows_find_all(p, see);
+    return rows_find_seen(p, what / p->c->kernel_w, what % p->c->kernel_w, see);
+}
+
+// The next list of cells of tiles t0 .. t1. `what`: the place of the window that they see, or
+// ROWS_ALL, or ROWS_GRADIENTS.
+static void rows_see(const part *p, uint32_t t0, uint32_t t1, uint32_t what) {
     rows_block *b = p->block;
     const uint32_t call = b->call++;
     if (call < b->calls) {
@@ -297,22 +318,25 @@ static void rows_see_place(const part *p, uint32_t ky, uint32_t kx) {
         b->seen = b->list[call].seen;
         return;
     }
+    if (b->t0 != t0 || b->t1 != t1) rows_find_cells(p, t0, t1);
     const uint32_t used = b->calls ? b->list[b->calls - 1].at + b->list[b->calls - 1].seen : 0;
     b->at = used;
-    b->seen = rows_find_seen(p, ky, kx, b->see + used);
+    b->seen = rows_find(p, what, b->see + used);
     if (call != b->calls || call >= SEEN_LISTS || used + b->seen > SEEN_MAX) return;
     b->list[b->calls].at = used;
     b->list[b->calls++].seen = b->seen;
 }
 
-static void rows_pack(const part *p) {
+static void rows_pack(const part *p, uint32_t t0, uint32_t t1) {
     rows_block *b = p->block;
-    for (uint32_t n = 0; n < b->count; n++) {
-        const float *dy = p->dy + p->co + b->cell[n].from;
-        float *to = b->packed + b->cell[n].dy;
-        __builtin_prefetch(dy + (uint64_t)b->count * p->c->out_c);  // about the next block's
+    rows_see(p, t0, t1, ROWS_GRADIENTS);
+    const rows_seen *cell = b->see + b->at, *end = cell + b->seen;
+    const float *from = p->dy + p->co, *next = from + (uint64_t)b->seen * p->c->out_c;
+    for (; cell < end; cell++) {
+        float *to = b->packed + cell->dy;
+        __builtin_prefetch(next + cell->pixel);  // about the next block's
         for (uint32_t v = 0; v < p->vectors * V_LANES; v += V_LANES) {
-            v_store(to + v, v_load_first(dy + v, p->channels - v));
+            v_store(to + v, v_load_first(from + cell->pixel + v, p->channels - v));
         }
     }
 }
@@ -336,17 +360,16 @@ V_INLINE void rows_cell(const int rows, const int vectors, const bool joined,
     }
 }
 
-// Taps first .. first + rows, all cells of the block.
-V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int vectors,
-                       const bool joined) {
+// `rows` taps from `first` on, all cells of the block. `side`: the first one's place in the image.
+V_INLINE void rows_add(const part *p, uint32_t first, const float *side, const int rows,
+                       const int vectors, const bool joined) {
     const rows_block *b = p->block;
     const rows_seen *cell = b->see + b->at, *end = cell + b->seen, *pairs = cell + b->seen / 2 * 2;
-    const float *tap[ROWS_MAX], *from = rows_dy(p);
+    const float *tap[ROWS_MAX] = {side}, *from = rows_dy(p);
     vf sum[ROWS_MAX][VECTORS];
     float *at = p->sums + (uint64_t)(first - p->begin) * (uint64_t)(vectors * V_LANES);
     V_UNROLL for (int r = 0; r < rows; r++) {
-        tap[r] = p->image + (p->unpadded ? (first + (uint32_t)r) % p->c->in_c
-                                         : tap_offset(p->c, first + (uint32_t)r));
+        if (!joined) tap[r] = p->image + tap_offset(p->c, first + (uint32_t)r);
         V_UNROLL for (int v = 0; v < vectors; v++) {
             sum[r][v] = v_load(at + (r * vectors + v) * V_LANES);
         }
@@ -366,13 +389,12 @@ V_INLINE void rows_add(const part *p, uint32_t first, const int rows, const int 
     }
 }
 
-static void rows_add_block(const part *p, uint32_t first, uint32_t last) {
-    uint32_t run = p->c->kernel_w * p->c->in_c;
-    bool joined = first / run == (last - 1) / run;
-    switch ((last - first) * 4 + joined * 2 + p->vectors - 1) {
-#define ROWS_ADD(n, joined)                                                        \
-    case (n) * 4 + (joined) * 2: rows_add(p, first, n, 1, joined); break;          \
-    case (n) * 4 + (joined) * 2 + 1: rows_add(p, first, n, VECTORS, joined); break;
+static void rows_add_block(const part *p, uint32_t first, const float *side, uint32_t rows,
+                           bool joined) {
+    switch (rows * 4 + joined * 2 + p->vectors - 1) {
+#define ROWS_ADD(n, joined)                                                              \
+    case (n) * 4 + (joined) * 2: rows_add(p, first, side, n, 1, joined); break;          \
+    case (n) * 4 + (joined) * 2 + 1: rows_add(p, first, side, n, VECTORS, joined); break;
 #define ROWS_ADD_BOTH(n) ROWS_ADD(n, 0) ROWS_ADD(n, 1)
         ROWS_ADD(1, 1)
         ROWS_ADD_BOTH(2)
@@ -393,13 +415,36 @@ static void rows_add_block(const part *p, uint32_t first, uint32_t last) {
     }
 }
 
-// Taps begin .. end in blocks of nearly equal size: a short one has too few sums to hide the
-// latency of fma.
-static void rows_add_split(const part *p, uint32_t begin, uint32_t end, uint32_t most) {
-    uint32_t rows = end - begin, blocks = (rows + most - 1) / most;
+// Taps begin .. end, which lie side by side from `side` on, in blocks of nearly equal size: a short
+// one has too few sums to hide the latency of fma.
+static void rows_add_joined(const part *p, uint32_t begin, uint32_t end, const float *side) {
+    const uint32_t rows = end - begin, blocks = (rows + ROWS_MAX - 1) / ROWS_MAX;
+    const uint32_t some = rows / blocks, more = rows - some * blocks;
     for (uint32_t b = 0; b < blocks; b++) {
-        rows_add_block(p, begin + rows * b / blocks, begin + rows * (b + 1) / blocks);
+        const uint32_t count = some + (b < more);
+        rows_add_block(p, begin, side, count, true);
+        begin += count;
+        side += count;
     }
+}
+
+// The same of kernel rows that are shorter than a block.
+static void rows_add_apart(const part *p, uint32_t begin, uint32_t end, uint32_t run) {
+    const uint32_t rows = end - begin, blocks = (rows + ROWS_APART - 1) / ROWS_APART;
+    for (uint32_t b = 0; b < blocks; b++) {
+        const uint32_t first = begin + rows * b / blocks, last = begin + rows * (b + 1) / blocks;
+        rows_add_block(p, first, p->image + tap_offset(p->c, first), last - first,
+                       first / run == (last - 1) / run);
+    }
+}
+
+// What the next tiles, about as many, see of the input; a step a place. The next example follows.
+static next_example rows_next(const part *p, uint32_t t0, uint32_t t1) {
+    const lk_conv2d *c = p->c;
+    const uint64_t in = lk_conv2d_in_floats(c), tiles = lk_conv2d_terms(c) / 4;
+    const uint64_t floats = (t1 - t0) * in / tiles, places = (p->end - p->begin) / c->in_c + 1;
+    const float *at = p->image + t1 * in / tiles;
+    return (next_example){at, at + floats, floats / places + 1};
 }
 
 // Long kernel rows are split each by itself, so that the taps of a block lie side by side; and so
@@ -407,20 +452,22 @@ static void rows_add_split(const part *p, uint32_t begin, uint32_t end, uint32_t
 static void rows_add_part(const part *p, uint32_t t0, uint32_t t1) {
     const lk_conv2d *c = p->c;
     const uint32_t run = p->unpadded ? c->in_c : c->kernel_w * c->in_c;
-    if (p->block->t0 != t0 || p->block->t1 != t1) {
-        rows_find_cells(p, t0, t1);
-        if (!p->unpadded) rows_see_all(p);
-    }
     if (t0 == 0) p->block->call = 0;  // a new example
-    if (rows_packs(p)) rows_pack(p);
+    if (rows_packs(p)) rows_pack(p, t0, t1);
+    if (!p->unpadded) rows_see(p, t0, t1, ROWS_ALL);
     if (run < ROWS_APART) {
-        rows_add_split(p, p->begin, p->end, ROWS_APART);
+        rows_add_apart(p, p->begin, p->end, run);
         return;
     }
+    next_example next = rows_next(p, t0, t1);
     for (uint32_t at = p->begin; at < p->end;) {
         const uint32_t number = at / run, end = LK_MIN((number + 1) * run, p->end);
-        if (p->unpadded) rows_see_place(p, number / c->kernel_w, number % c->kernel_w);
-        rows_add_split(p, at, end, ROWS_MAX);
+        if (p->unpadded) {
+            rows_see(p, t0, t1, number);
+            next_fetch(&next);
+        }
+        const uint64_t side = p->unpadded ? at - number * run : tap_offset(c, at);
+        rows_add_joined(p, at, end, p->image + side);
         at = end;
     }
 }
