@@ -81,8 +81,8 @@ static void fill_lecun_normal(const lk_initial *p, float *w) {
 
 // --- orthogonal ----------------------------------------------------------------------------------
 
-// Rows of the matrix, or its columns where there are fewer of them: so many vectors, each of so
-// many elements. Element k of vector i is w[i * apart + k * step].
+// Rows of the matrix, or its columns where there are fewer of them: `count` vectors of `length`
+// elements. Element k of vector i is w[i * apart + k * step].
 typedef struct vectors {
     float *w;
     uint64_t count, length, apart, step;

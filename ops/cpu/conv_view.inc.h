@@ -57,6 +57,7 @@ static span span_from(const axis *a, uint32_t place) {
     return s;
 }
 
+// Runs what follows for each span `s` of the axis.
 #define EACH_SPAN(s, a)                                                                      \
     for (span s = (a)->places > 0 ? span_from(a, 0) : (span){0}; s.places > 0;               \
          s = s.place + s.places < (a)->places ? span_from(a, s.place + s.places) : (span){0})

@@ -58,7 +58,7 @@ typedef struct lk_loss_scale {
     float least;            // .. and no smaller than this one
     uint32_t growth_steps;  // updates in a row after which it grows
     uint32_t replays;       // a step that overflows is computed again, not skipped
-    uint32_t skips_max;     // so many skipped one after another end the run
+    uint32_t skips_max;     // steps skipped one after another that end the run
 } lk_loss_scale;
 #define LK_LOSS_SCALE_DEFAULT \
     (lk_loss_scale) { 0, 0x1p15f, 2.0f, 0.5f, 1.0f, 2000, 0, 100 }

@@ -92,8 +92,8 @@ typedef struct lk_layout {
     // all ops share two scratches (lk_device_scratch).
     bool device;
     lk_reduce_choice reduce;
-    // Workers exchange gradients in parts of at least so many floats, each as soon as its layers
-    // are done with (comm/step/exchange.h); 0: all of them at the end.
+    // Workers exchange gradients in parts, each as soon as its layers are done with
+    // (comm/step/exchange.h): the fewest floats of a part. 0: all of them at the end.
     uint32_t bucket_floats;
     lk_device_scratch device_scratch;
     uint32_t joint_tile;  // cells that a joint layer computes at once: a power of two from

@@ -33,7 +33,7 @@ typedef struct lk_decoding {
 
 enum { LK_DECODING_WORDS = sizeof(lk_decoding) / sizeof(uint32_t) };
 
-// Has it a cell to look at, once nothing is waited for?
+// Whether a cell is left to look at: neither frames nor labels have run out.
 LK_SCALAR bool lk_decoding_is_on(const lk_joint *j, const lk_decoding *d, uint32_t frames) {
     return d->frame < frames && d->said < j->labels;
 }
