@@ -306,14 +306,19 @@ V_INLINE void tile_run(const int positions, const int vectors, vf sum[TILE][VECT
 V_INLINE void thin_run(const int positions, const int vectors, vf sum[TILE][VECTORS],
                        const float *const pixel[TILE], int64_t at, const float *packed,
                        uint64_t length, uint64_t plane) {
-    for (uint64_t j = 0; j < length; j++, at += (int64_t)plane, packed += V_LANES) {
+    const float *first[TILE];
+    V_UNROLL for (int i = 0; i < positions; i++) {
+        first[i] = pixel[i] + at;
+        V_FORGET(first[i]);  // in a register: gcc 12 would load it at each use
+    }
+    for (uint64_t j = 0, next = 0; j < length; j++, next += plane, packed += V_LANES) {
         vf w[VECTORS];
         V_UNROLL for (int v = 0; v < vectors; v++) {
             w[v] = v_set1(packed[v]);
             V_PIN(w[v]);
         }
         V_UNROLL for (int i = 0; i < positions; i++) {
-            vf x = v_load(pixel[i] + at);
+            vf x = v_load(first[i] + next);
             if (vectors > 1) V_PIN(x);
             V_UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = v_fma(x, w[v], sum[i][v]);
         }
