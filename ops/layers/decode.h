@@ -78,7 +78,7 @@ uint32_t lk_label_errors(const uint32_t *a, uint32_t a_count, const uint32_t *b,
 uint32_t lk_joint_scores(const lk_op *op, const float *x, const float *x2,
                          float *const param[LK_OP_PARAMS], float *h, float *z);
 
-// Floats of scratch for decoding so many examples.
+// Floats of scratch for decoding `examples` examples.
 uint64_t lk_decode_scratch(const lk_op *op, uint32_t examples);
 
 #endif

@@ -152,8 +152,8 @@ static inline void lk_export_constant(lk_export_node *node, uint32_t count, cons
     for (uint32_t i = 0; i < count; i++) node->constant[i] = values[i];
 }
 
-// What a window needs behind the last row or column, as ONNX counts: `before` cells and so many
-// more for `out` windows of `size`, `stride` apart, over `in` cells.
+// The cells that ONNX shall add behind the last row or column, so that `out` windows of `size`,
+// `stride` apart, fit over `in` cells with `before` cells ahead of them.
 static inline int64_t lk_export_pad_end(uint32_t in, uint32_t size, uint32_t stride, uint32_t out,
                                         uint32_t before) {
     const int64_t reach = (int64_t)(out - 1) * stride + size - before;

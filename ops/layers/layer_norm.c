@@ -92,8 +92,8 @@ static uint32_t layer_normalization_input_gradient(lk_lane *l, const lk_op *op) 
     return bad;
 }
 
-// A grain's sum of dy * n, or of dy, for value k of all its cells. A slice ends after so many whole
-// examples; one that is longer than a slice starts one of its own.
+// A grain's sum of dy * n, or of dy, for value k of all its cells. A slice has as many whole
+// examples as fit; an example longer than a slice starts one of its own.
 static float grain_of(const lk_batch_norm *n, const lk_grain_view *g, uint32_t k, bool of_gamma) {
     const uint32_t cells = cells_of(n), whole = LK_SLICE_TERMS / cells;
     const float *kept = lk_grain_kept(g);

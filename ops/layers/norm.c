@@ -59,7 +59,7 @@ static void example_sum(const channel *c, uint32_t m, term next, slice_sum *s) {
     }
 }
 
-// A slice ends after so many whole examples; one that is longer than a slice starts one of its own.
+// A slice has as many whole examples as fit; an example longer than a slice starts one of its own.
 static float grain_of(const channel *c, term next) {
     const uint32_t whole = LK_SLICE_TERMS / lk_norm_terms(c->norm);
     slice_sum s;
@@ -73,7 +73,7 @@ static float grain_of(const channel *c, term next) {
     return tree_finish(&s.tree);
 }
 
-// Values of a channel in so many examples, and a sum's share of one.
+// One divided by the number of a channel's values in `examples` examples.
 static float share_of(const lk_batch_norm *n, uint32_t examples) {
     return 1.0f / lk_count_to_float((uint64_t)examples * n->h * n->w);
 }

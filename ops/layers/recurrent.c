@@ -271,7 +271,7 @@ static uint32_t gru_backward(lk_lane *l, const lk_op *op) {
 
 // --- shapes, parameters --------------------------------------------------------------------------
 
-// The part that takes x, then `type`, of so many gates.
+// The op that multiplies x for all `gates`, then one of `type`.
 static lk_status build(lk_builder *b, const lk_layer *l, const lk_op_type *type, uint32_t gates) {
     const lk_shape in = b->input[0].shape;
     const lk_dense input = {.k_count = in.c, .n_count = gates * l->units, .use_bias = l->use_bias};
@@ -314,7 +314,7 @@ static lk_status build_gru(lk_builder *b, const lk_layer *l) {
     return LK_OK;
 }
 
-// The recurrent kernel, and what is kept: so many columns of units a time, and the states.
+// The recurrent kernel, and what is kept of each time: `columns` values for each unit, the states.
 static lk_status declare(lk_builder *b, lk_op *op, uint32_t columns) {
     const lk_dense *d = &op->sequence.dense;
     const uint64_t steps = op->sequence.steps;
