@@ -309,7 +309,7 @@ V_INLINE void thin_run(const int positions, const int vectors, vf sum[TILE][VECT
     const float *first[TILE];
     V_UNROLL for (int i = 0; i < positions; i++) {
         first[i] = pixel[i] + at;
-        V_FORGET(first[i]);  // in a register: gcc 12 would load it at each use
+        V_FORGET(first[i]);  // gcc 12 would keep all of them in memory, and load each at every term
     }
     for (uint64_t j = 0, next = 0; j < length; j++, next += plane, packed += V_LANES) {
         vf w[VECTORS];

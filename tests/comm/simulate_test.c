@@ -245,7 +245,8 @@ typedef struct bad_wish {
     uint32_t attempt;  // at this step
 } bad_wish;
 
-// In forward or backward: in so many attempts at a step, by one replica that has work in it.
+// What one replica that has work in a step flags in forward or backward: the first `times` attempts
+// at the step.
 typedef struct overflow {
     uint32_t times, rank, replica;
 } overflow;

@@ -684,8 +684,8 @@ static uint32_t call_grouped(lk_lane *l, const lk_op *op, lk_kernel kernel) {
     return end(&s);
 }
 
-// Layers over sequences, as the device's table has them: roles have so many floats of a row, and
-// the views of grains count rows.
+// Layers over sequences, as the device's table has them; the views of grains count rows. This is
+// how many floats the tensor of a role has.
 static uint64_t sequence_floats(const lk_lane *l, const lk_op *op, uint32_t role) {
     const lk_dense *d = &op->sequence.dense;
     const uint64_t rows = (uint64_t)l->examples * op->sequence.steps, units = d->k_count;

@@ -62,7 +62,7 @@ typedef struct lk_host_counts {
 } lk_host_counts;
 lk_host_counts lk_host_counted(void);
 
-// Ends the program where the driver has taken more than so many bytes by now.
+// Ends the program where the driver has taken more than `driver_bytes` by now.
 void lk_host_took_no_more(uint64_t driver_bytes);
 
 // Ends the program where a group of NCCL's calls is left open: it would keep the next ones.

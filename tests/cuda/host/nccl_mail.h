@@ -33,7 +33,8 @@ struct lk_mail_end {
 // A world, and its name: it ends with the last process that has it open. 0 where it cannot be.
 uint64_t lk_mail_make(void);
 
-// The world of this name, of so many ranks. False where it cannot be reached.
+// Opens the world of this name for `ranks` ranks. False where it cannot be reached, or has no room
+// for them.
 bool lk_mail_open(lk_mail *mail, uint64_t name, int ranks);
 
 // A rank of this process, on this device, is there. Then waits until all are; false where two are
