@@ -1062,6 +1062,7 @@ enum {
     WEIGHT_ROWS = V_REGISTERS == 32 ? 6 : 4,
     WEIGHT_ROWS_MAX = 16,
     WEIGHT_EVERY = 4,
+    WEIGHT_TERMS = 8,
 };
 
 typedef struct weight_block {
@@ -1137,19 +1138,68 @@ V_INLINE void weight_root(weight_sums sum, uint64_t leaves, const float *node, c
     }
 }
 
+// The terms of one example; pinned: its factors stay in registers.
+V_INLINE void weight_example(const float *x, const float *dy, vm tail, weight_sums sum,
+                             const int rows, const int vectors, const bool masked,
+                             const bool pinned) {
+    vf row[4];
+    V_UNROLL for (int v = 0; v < vectors; v++) {
+        row[v] = masked && v == vectors - 1 ? v_load_mask(dy + v * V_LANES, tail)
+                                            : v_load(dy + v * V_LANES);
+        V_PIN(row[v]);
+    }
+    V_UNROLL for (int i = 0; i < rows; i++) {
+        vf value = v_set1(x[i]);
+        if (pinned) V_PIN(value);
+        V_UNROLL for (int v = 0; v < vectors; v++) {
+            if (pinned) V_ADD_PRODUCT(sum[i][v], row[v], value);
+            else sum[i][v] = v_fma(row[v], value, sum[i][v]);
+        }
+    }
+}
+
+// Four examples of operands side by side, whose inputs are at x + 0, 1, 2 and 3 times `step`.
+V_INLINE void weight_four(const float *x, const float *dy, uint64_t step, uint64_t step_3, vm tail,
+                          weight_sums sum, const int rows, const int vectors, const bool masked) {
+    V_UNROLL for (uint64_t i = 0; i < 4; i++) {
+        const uint64_t apart = i < 3 ? i * step : step_3;
+        weight_example(x + apart, dy + i * (uint64_t)(vectors * V_LANES), tail, sum, rows, vectors,
+                       masked, true);
+    }
+}
+
+// Of operands side by side as many as whole WEIGHT_TERMS have, beside whose terms a loop's own
+// instructions are few. Returns how many are left.
+V_INLINE uint32_t weight_side_examples(weight_terms *at, uint32_t count, vm tail, weight_sums sum,
+                                       const int rows, const int vectors, const bool masked) {
+    const float *x = at->x, *dy = at->dy;
+    uint64_t step = at->x_step, step_3 = 3 * step;
+    for (; count >= WEIGHT_TERMS; count -= WEIGHT_TERMS) {
+        V_UNROLL for (int i = 0; i < WEIGHT_TERMS; i += 4) {
+            V_FORGET(step);  // else what is known of it becomes a register for each address
+            V_FORGET(step_3);
+            weight_four(x, dy, step, step_3, tail, sum, rows, vectors, masked);
+            x += 4 * step;
+            dy += 4 * vectors * V_LANES;
+            V_FORGET(x);
+            V_FORGET(dy);
+        }
+    }
+    at->x = x;
+    at->dy = dy;
+    return count;
+}
+
 // The terms of `count` examples, of which the first is at `at`; fetches: with each what is wanted
 // later.
 V_INLINE void weight_examples(weight_block *b, weight_terms *at, uint32_t count, vm tail,
                               weight_sums sum, const int rows, const int vectors,
                               const bool masked, const bool side, const bool fetches) {
+    if (side && !fetches) {
+        count = weight_side_examples(at, count, tail, sum, rows, vectors, masked);
+    }
     const float *x = at->x, *dy = at->dy, *w = b->w;
     for (; count > 0; count--, x += at->x_step, dy += at->dy_step) {
-        vf row[4];
-        V_UNROLL for (int v = 0; v < vectors; v++) {
-            row[v] = masked && v == vectors - 1 ? v_load_mask(dy + v * V_LANES, tail)
-                                                : v_load(dy + v * V_LANES);
-            V_PIN(row[v]);
-        }
         if (fetches && !side) {
             __builtin_prefetch(x + LK_LANES_MAX);
             __builtin_prefetch(x + b->x_ahead, 0, 2);
@@ -1158,12 +1208,7 @@ V_INLINE void weight_examples(weight_block *b, weight_terms *at, uint32_t count,
             v_fetch_to_write(w);
             w += b->w_step;
         }
-        V_UNROLL for (int i = 0; i < rows; i++) {
-            vf value = v_set1(x[i]);
-            V_UNROLL for (int v = 0; v < vectors; v++) {
-                sum[i][v] = v_fma(row[v], value, sum[i][v]);
-            }
-        }
+        weight_example(x, dy, tail, sum, rows, vectors, masked, false);
     }
     at->x = x;
     at->dy = dy;
