@@ -13,7 +13,7 @@ typedef struct apply_call {
 
 // An optimizer's formula for the elements i .. i + some - 1, at most a vector of them; returns what
 // v_note has of them, from v_zero() on: a sum over all vectors would wait for each vector's notes.
-// plain: without regularizer, cut, decay, L2 and the greatest squares.
+// plain: without regularizer, cut, decay, L2 and amsgrad.
 typedef vf (*apply_vector)(const apply_call *c, uint64_t i, uint32_t some, const bool plain);
 
 V_INLINE uint32_t apply_all(const apply_vector one, const apply_call *c, uint64_t count,
@@ -184,11 +184,11 @@ V_INLINE vf lamb_vector(const apply_call *c, uint64_t i, uint32_t some, const bo
     return note_and_store(bad, w, some, v_fma(rate, step, load_decayed(&c->s, w, some, plain)));
 }
 
-#define APPLY(NAME, ONE)                                                                     \
-    static uint32_t NAME(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count,      \
-                         const float *sum, float *w,                                           \
-                         float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {                         \
-        return apply_by(ONE, o, s, count, sum, w, slots);                                    \
+#define APPLY(NAME, ONE)                                                                  \
+    static uint32_t NAME(const lk_optimizer *o, const lk_step_scalars *s, uint64_t count, \
+                         const float *sum, float *w,                                      \
+                         float *const slots[LK_OPTIMIZER_SLOTS_MAX]) {                    \
+        return apply_by(ONE, o, s, count, sum, w, slots);                                 \
     }
 APPLY(apply_sgd, sgd_vector)
 APPLY(apply_momentum, momentum_vector)
