@@ -1062,7 +1062,7 @@ enum {
     WEIGHT_ROWS = V_REGISTERS == 32 ? 6 : 4,
     WEIGHT_ROWS_MAX = 16,
     WEIGHT_EVERY = 4,
-    WEIGHT_TERMS = 8,
+    WEIGHT_TERMS = 8,  // examples at once, of operands side by side; a multiple of 4
 };
 
 typedef struct weight_block {
@@ -1138,7 +1138,8 @@ V_INLINE void weight_root(weight_sums sum, uint64_t leaves, const float *node, c
     }
 }
 
-// The terms of one example; pinned: its factors stay in registers.
+// The terms of one example; pinned: its factors stay in registers, which makes a loop over single
+// examples slower.
 V_INLINE void weight_example(const float *x, const float *dy, vm tail, weight_sums sum,
                              const int rows, const int vectors, const bool masked,
                              const bool pinned) {

@@ -107,8 +107,8 @@ static void pool_both(const lk_conv2d *c, uint32_t examples, lk_dtype dtype, con
     give_all();
 }
 
-// Odd rows and columns, strides, few and many columns, no bias, no ReLU; then so many positions
-// that tiles are large, and as large as can be.
+// Odd rows and columns, strides, few and many columns, no bias, no ReLU; then enough positions for
+// large tiles, and for the largest.
 typedef struct picture {
     lk_conv2d conv;
     uint32_t examples, rounds;

@@ -25,7 +25,7 @@ static void try_as(const uint8_t *data, size_t size, uint64_t file_bytes) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    uint8_t *copy = malloc(size + 1);  // exactly so many: a sanitizer sees one read behind them
+    uint8_t *copy = malloc(size ? size : 1);  // a sanitizer sees a read behind it
     if (!copy) return 0;
     memcpy(copy, data, size);
     try_as(copy, size, size);

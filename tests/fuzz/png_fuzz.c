@@ -34,7 +34,7 @@ static size_t read_once(const uint8_t *data, size_t size, uint8_t *at, size_t by
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    uint8_t *copy = malloc(size + 1);  // exactly so many: a sanitizer sees one read behind them
+    uint8_t *copy = malloc(size ? size : 1);  // a sanitizer sees a read behind it
     if (!copy) abort();
     memcpy(copy, data, size);
     const size_t used = read_once(copy, size, memory, MEMORY_BYTES);

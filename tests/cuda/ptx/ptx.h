@@ -211,7 +211,7 @@ struct lk_ptx_warp {
 };
 
 enum { LK_PTX_WORD_BYTES = 24 };  // what is kept of who touched a word (races.cpp)
-// No block has so many barriers: the epoch of a copy that is under way.
+// The epoch of a copy that is under way: more than the barriers of any block.
 #define LK_PTX_UNDER_WAY ((uint32_t)(1 << 21) - 1)
 
 struct lk_ptx_block {

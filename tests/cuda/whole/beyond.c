@@ -1,5 +1,5 @@
-// beyond.c - a kernel with a mistake, where the environment asks for it: ReLU writes so many floats
-// behind its output (LOCKSTEP_TEST_BEYOND). Who looks at guards has to find them.
+// beyond.c - a kernel with a mistake, where the environment asks for it: ReLU writes
+// LOCKSTEP_TEST_BEYOND floats behind its output. Who looks at guards has to find them.
 #include <stdlib.h>
 
 #include "ops/cuda/kernels.h"
