@@ -140,36 +140,36 @@ enum {
     FORWARD_ROWS_MIN = 4,
     FORWARD_TERMS = V_FACTORS > 1 ? 256 : 64,
     FORWARD_PACKED_MIN = 16,  // examples whose tiles pass over a run often enough
-    // Of few examples the weights are most of what is read, from far away: a panel has whole lines
-    // of them, and is two tiles; a run of terms passes over a group of panels side by side.
-    FORWARD_FEW_ROWS = V_REGISTERS == 32 ? 8 : 4,
-    FORWARD_FEW_VECTORS = V_REGISTERS == 32 ? 2 : 3,
-    FORWARD_FEW_PANEL = 2 * FORWARD_FEW_VECTORS * V_LANES,
-    FORWARD_FEW_PANELS = LK_DENSE_FEW_UNITS / FORWARD_FEW_PANEL,
+    // Panels may go in groups: each has whole lines of weights, and is two tiles; a run of terms
+    // passes over all of a group, what of it is zero is found once, and the weights, which of few
+    // examples are most of what is read, come from far away in their order.
+    FORWARD_GROUP_ROWS = V_REGISTERS == 32 ? 8 : 4,
+    FORWARD_GROUP_VECTORS = V_REGISTERS == 32 ? 2 : 3,
+    FORWARD_GROUP_PANEL = 2 * FORWARD_GROUP_VECTORS * V_LANES,
     // Inputs of 16 bits are widened for each group of panels anew: this one has as many whole
     // panels as LK_DENSE_PANEL_MAX units take.
     FORWARD_HALF_UNITS = (LK_DENSE_PANEL_MAX + FORWARD_PANEL - 1) / FORWARD_PANEL * FORWARD_PANEL,
     // Terms for which lines are fetched at once.
-    FORWARD_FEW_BATCH = V_REGISTERS == 32 || V_TERMS == 1 ? 1 : 4,
+    FORWARD_GROUP_BATCH = V_REGISTERS == 32 || V_TERMS == 1 ? 1 : 4,
     FORWARD_ZEROS = 8,        // terms of a run that are computed though they are zero
-    FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_FEW_PANEL),
+    FORWARD_PANEL_MAX = LK_MAX((int)FORWARD_PANEL, (int)FORWARD_GROUP_PANEL),
 };
 _Static_assert((int)FORWARD_PANEL_MAX <= LK_DENSE_PANEL_MAX, "scratch is sized for this panel");
 _Static_assert(LK_DENSE_EXAMPLES % FORWARD_ROWS_MAX == 0, "tiles fill the block of sums");
 _Static_assert(LK_SLICE_TERMS % FORWARD_TERMS == 0, "a run of terms ends with its slice");
 _Static_assert(V_FACTORS > 1 || (int)FORWARD_TERMS == LK_DENSE_RUN, "a bit for each term");
-_Static_assert((int)FORWARD_FEW_PANEL <= 4 * LK_LANES_MAX, "two lines a term fetch a panel");
+_Static_assert((int)FORWARD_GROUP_PANEL <= 4 * LK_LANES_MAX, "two lines a term fetch a panel");
 
 // Of inputs of 16 bits: a run is widened for all examples.
 enum { FORWARD_RUN = LK_DENSE_EXAMPLES * FORWARD_TERMS };
 _Static_assert((int)FORWARD_RUN <= LK_DENSE_RUN_FLOATS, "scratch holds this run");
 
-// What a tile prefetches of the next run of rows: the line at `at` with each of its terms; of few
-// examples what lies up to `step` floats from `at`, with every FORWARD_FEW_BATCH terms.
+// What a tile prefetches of the next run of rows: the line at `at` with each of its terms; in
+// groups what lies up to `step` floats from `at`, with every FORWARD_GROUP_BATCH terms.
 typedef struct forward_ahead {
     const float *at;
     int64_t step;  // floats from one time to the next
-    const float *end;  // of few examples: here `at` goes on in the next row of the group's units
+    const float *end;  // in groups: here `at` goes on in the next row of the group's units
 } forward_ahead;
 
 typedef struct forward_block {
@@ -181,11 +181,11 @@ typedef struct forward_block {
     float *packed;   // not NULL: a run of its rows side by side (FORWARD_TERMS, panel)
     float *const *y;  // not NULL: (m_count) rows of n_count, where the sums go
     uint32_t m_count, k_count, n_count;
-    bool few;         // as of few examples, of which a group has several panels
+    bool grouped;     // a group has several panels
     uint32_t unit;    // the first of this group of panels, or of a panel of it
     uint32_t units;   // of it
     uint32_t together;  // units of the group
-    forward_ahead *ahead;  // of few examples: how far its tiles have come
+    forward_ahead *ahead;  // in groups: how far its tiles have come
     uint32_t panel;   // units that one can have
     uint32_t panel_sums, sums;  // floats of `sum`: of a panel, of the group
     float *sum;       // (panels, m_count rounded up to FORWARD_ROWS_MAX, panel)
@@ -264,35 +264,36 @@ V_INLINE forward_ahead forward_ahead_of(const forward_block *b, uint32_t k, uint
     return (forward_ahead){.at = next + (FORWARD_TERMS - 1) * stride, .step = -stride};
 }
 
-// Of few examples: the tiles of a run, one after the other, walk over the group's units row by row.
+// In groups: the tiles of a run, one after the other, walk over the group's units row by row.
 // A core's own prefetcher follows lines side by side, but not those of a column, of which each lies
 // on another page.
-static forward_ahead forward_ahead_few(const forward_block *group, uint32_t k) {
-    const uint32_t tiles = (group->m_count + FORWARD_FEW_ROWS - 1) / FORWARD_FEW_ROWS * 2;
-    const float *row = group->w + (uint64_t)(k + FORWARD_TERMS) * group->n_count;
+static forward_ahead forward_ahead_group(const forward_block *group, uint32_t k) {
+    const uint32_t tiles = (group->m_count + FORWARD_GROUP_ROWS - 1) / FORWARD_GROUP_ROWS * 2;
+    const bool last = k + FORWARD_TERMS >= group->k_count;  // the next group's first run follows
+    const float *row = last ? group->w + group->units
+                            : group->w + (uint64_t)(k + FORWARD_TERMS) * group->n_count;
     return (forward_ahead){.at = row,
-                           .step = FORWARD_FEW_BATCH * FORWARD_FEW_PANEL / tiles,
+                           .step = FORWARD_GROUP_BATCH * FORWARD_GROUP_PANEL / tiles,
                            .end = row + group->units};
 }
 
-// Of few examples a step may be several lines long.
-V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a, const bool few) {
+// In groups a step may be several lines long.
+V_INLINE void forward_prefetch(const forward_block *b, forward_ahead *a, const bool grouped) {
     __builtin_prefetch(a->at, 0, 2);  // to the second level: the first is full
-    for (int64_t i = LK_LANES_MAX; few && i < a->step; i += LK_LANES_MAX) {
+    for (int64_t i = LK_LANES_MAX; grouped && i < a->step; i += LK_LANES_MAX) {
         __builtin_prefetch(a->at + i, 0, 2);
     }
     a->at += a->step;
-    if (!few || a->at < a->end) return;
+    if (!grouped || a->at < a->end) return;
     a->at += b->n_count - b->together;
     a->end += b->n_count;
 }
 
-// Of few examples: what a tile that took `taken` terms would have prefetched with the others. Other
-// tiles may want what this one leaves out.
+// In groups: what a tile that took `taken` terms would have prefetched with the others. Other tiles
+// may want what this one leaves out.
 V_INLINE void forward_prefetch_rest(const forward_block *b, forward_ahead *a, uint32_t taken) {
-    for (; taken < LK_DENSE_RUN; taken++) {
-        if (taken % FORWARD_FEW_BATCH == 0) forward_prefetch(b, a, true);
-    }
+    taken = (taken + FORWARD_GROUP_BATCH - 1) / FORWARD_GROUP_BATCH * FORWARD_GROUP_BATCH;
+    for (; taken < LK_DENSE_RUN; taken += FORWARD_GROUP_BATCH) forward_prefetch(b, a, true);
 }
 
 // One term of a tile, its row of weights being at `w`; packs: `to` gets a copy of it.
@@ -317,11 +318,11 @@ V_INLINE void forward_term(const float *const *x, uint64_t k, const float *w, vm
 V_INLINE void forward_whole_run(const forward_block *b, const float *const *x, const float *w,
                                 uint64_t apart, vm tail, float *to, vf sum[FORWARD_ROWS_MAX][4],
                                 forward_ahead *ahead, const int rows, const int vectors,
-                                const bool masked, const bool few, const bool packs) {
-    const uint64_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
-    const uint64_t batch = few ? FORWARD_FEW_BATCH : 1;
+                                const bool masked, const bool grouped, const bool packs) {
+    const uint64_t panel = grouped ? FORWARD_GROUP_PANEL : FORWARD_PANEL;
+    const uint64_t batch = grouped ? FORWARD_GROUP_BATCH : 1;
     for (uint64_t k = 0; k < LK_DENSE_RUN; k += batch) {
-        forward_prefetch(b, ahead, few);
+        forward_prefetch(b, ahead, grouped);
         V_UNROLL for (uint64_t i = 0; i < batch; i++, w += apart) {
             forward_term(x, k + i, w, tail, packs ? to + (k + i) * panel : NULL, sum, rows,
                          vectors, masked, packs);
@@ -335,7 +336,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
                            const int rows, const int vectors, const bool masked, const int part,
                            const int parts, const bool packs) {
     const vm tail = v_first(masked ? b->units % V_LANES : V_LANES);
-    const uint64_t panel = parts > 1 ? (int)FORWARD_FEW_PANEL : (int)FORWARD_PANEL;
+    const uint64_t panel = parts > 1 ? (int)FORWARD_GROUP_PANEL : (int)FORWARD_PANEL;
     const uint64_t stride = b->n_count, apart = b->packed && !packs ? panel : stride;
     const uint32_t tile = m0 / (uint32_t)rows;
     const float *x[FORWARD_ROWS_MAX], *first = b->w + k0 * stride;
@@ -381,7 +382,7 @@ V_INLINE void forward_tile(const forward_block *b, uint32_t m0, uint32_t k0, uin
     }
     for (; some; some &= some - 1) {
         const uint64_t i = (uint64_t)__builtin_ctzll(some);
-        if (parts == 1 || taken++ % FORWARD_FEW_BATCH == 0) {
+        if (parts == 1 || taken++ % FORWARD_GROUP_BATCH == 0) {
             forward_prefetch(b, &ahead, parts > 1);
         }
         forward_term(x, k + i, w + i * apart, tail, packs ? to + i * panel : NULL, sum, rows,
@@ -420,8 +421,8 @@ V_NOINLINE void forward_panel_packing(const forward_block *b, uint32_t m, uint32
 
 #define FORWARD_HALF(name, part, packs)                                                        \
     V_NOINLINE void name(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {     \
-        forward_tile(b, m, k, terms, FORWARD_FEW_ROWS, FORWARD_FEW_VECTORS, false, part, 2,    \
-                     packs);                                                                   \
+        forward_tile(b, m, k, terms, FORWARD_GROUP_ROWS, FORWARD_GROUP_VECTORS, false, part,   \
+                     2, packs);                                                                \
     }
 FORWARD_HALF(forward_half, 0, false)
 FORWARD_HALF(forward_half_packing, 0, true)
@@ -429,6 +430,11 @@ FORWARD_HALF(forward_other_half, 1, false)
 FORWARD_HALF(forward_other_half_packing, 1, true)
 #undef FORWARD_HALF
 static void forward_halves(const forward_block *b, uint32_t m, uint32_t k, uint32_t terms) {
+    if (b->terms[m / FORWARD_GROUP_ROWS] == 0) {  // as of frames behind a sequence's end
+        forward_prefetch_rest(b, b->ahead, 0);
+        forward_prefetch_rest(b, b->ahead, 0);
+        return;
+    }
     forward_half(b, m, k, terms);
     forward_other_half(b, m, k, terms);
 }
@@ -446,9 +452,12 @@ static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
     }
 }
 
-V_INLINE bool forward_is_few(const lk_dense *d, uint32_t m_count, uint32_t units) {
-    return V_FACTORS == 1 && m_count <= lk_dense_few(d->k_count, d->n_count) &&
-           units >= FORWARD_FEW_PANEL;
+// Where it was measured, with few registers and vectors of eight, groups pay for all examples, but
+// not where there is no whole run.
+V_INLINE bool forward_is_grouped(const lk_dense *d, uint32_t m_count, uint32_t units) {
+    const bool all = V_REGISTERS == 16 && V_LANES == 8 && d->k_count >= LK_DENSE_RUN;
+    const uint32_t most = all ? LK_DENSE_EXAMPLES : lk_dense_few(d->k_count, d->n_count);
+    return V_FACTORS == 1 && m_count <= most && units >= FORWARD_GROUP_PANEL;
 }
 
 // The terms of all tiles of a run that are not zero, where no tile has found them a run ahead.
@@ -471,7 +480,9 @@ static uint32_t forward_half_units(const lk_dense *d) {
 // The terms of a run that any tile takes; more, where that is not known before.
 static uint64_t forward_any(const forward_block *b, uint32_t k, uint32_t terms, uint32_t rows) {
     uint64_t any = 0;
-    if (!b->few && !b->x_half && k == 0) return terms == 64 ? UINT64_MAX : (1ull << terms) - 1;
+    if (!b->grouped && !b->x_half && k == 0) {
+        return terms == 64 ? UINT64_MAX : (1ull << terms) - 1;
+    }
     for (uint32_t m = 0; m < b->m_count; m += rows) any |= b->terms[m / rows];
     return any;
 }
@@ -492,23 +503,23 @@ static void forward_pass(forward_block *b, uint32_t k, uint32_t terms) {
         {forward_4_masked, 4},
     };
     uint32_t kind = (b->units + V_LANES - 1) / V_LANES * 2 - 2 + (b->units % V_LANES != 0);
-    uint32_t rows = b->few ? FORWARD_FEW_ROWS : tiles[kind].rows;
+    uint32_t rows = b->grouped ? FORWARD_GROUP_ROWS : tiles[kind].rows;
     const bool packs = b->packed && b->units == b->panel;
-    if (V_FACTORS == 1 && b->x_half && !b->few) forward_find_all(b, k, rows);
+    if (V_FACTORS == 1 && b->x_half && !b->grouped) forward_find_all(b, k, rows);
     if (packs) b->any = forward_any(b, k, terms, rows);
     if (b->packed && !packs) forward_pack(b, k, terms);
     const bool last = b->y && k + terms == b->k_count;
     for (uint32_t m = 0; m < b->m_count; m += rows) {
         if (last) forward_fetch(b, m, LK_MIN(m + rows, b->m_count));
-        if (b->few) (packs && m == 0 ? forward_halves_packing : forward_halves)(b, m, k, terms);
+        if (b->grouped) (packs && m == 0 ? forward_halves_packing : forward_halves)(b, m, k, terms);
         else (packs && m == 0 ? forward_panel_packing : tiles[kind].run)(b, m, k, terms);
     }
 }
 
 static void forward_run(const forward_block *group, uint32_t k, uint32_t terms) {
     if (group->x_half) forward_widen(group, k);
-    if (group->few) forward_find_all(group, k, FORWARD_FEW_ROWS);
-    if (group->few) *group->ahead = forward_ahead_few(group, k);
+    if (group->grouped) forward_find_all(group, k, FORWARD_GROUP_ROWS);
+    if (group->grouped) *group->ahead = forward_ahead_group(group, k);
     for (uint32_t n = 0; n < group->units; n += group->panel) {
         forward_block b = forward_panel(group, n);
         forward_pass(&b, k, terms);
@@ -586,8 +597,9 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint3
                                    const float *bias, void *y, float *scratch) {
     const lk_half *half = lane ? lane->half : NULL;
     const bool x_half = half && half->x, y_half = half && half->out.dtype != LK_F32;
-    const dense_part part = dense_part_of(lane, d->n_count, FORWARD_FEW_PANEL);
+    const dense_part part = dense_part_of(lane, d->n_count, FORWARD_GROUP_PANEL);
     const uint32_t all = dense_count(lane, m_count);
+    const uint32_t room = (uint32_t)lk_dense_sums(d->k_count, d->n_count, all);
     vf bad = v_zero();
     uint64_t terms[LK_DENSE_EXAMPLES / FORWARD_ROWS_MIN];
     float *x_rows[LK_DENSE_EXAMPLES], *y_rows[LK_DENSE_EXAMPLES];
@@ -601,14 +613,14 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint3
         for (uint32_t i = examples; i % FORWARD_ROWS_MAX != 0; i++) x_rows[i] = x_rows[i - 1];
         if (!y_half) dense_rows(lane, LK_Y, y, d->n_count, m, examples, y_rows);
         for (uint32_t n = first + part.first, units; n < part.end; n += units) {
-            const bool few = forward_is_few(d, examples, part.end - n);
-            const uint32_t panel = few ? FORWARD_FEW_PANEL : FORWARD_PANEL;
-            const uint32_t most = few      ? FORWARD_FEW_PANELS * panel
+            const bool grouped = forward_is_grouped(d, examples, part.end - n);
+            const uint32_t panel = grouped ? FORWARD_GROUP_PANEL : FORWARD_PANEL;
+            const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
+            const uint32_t most = grouped  ? room / of_panel * panel
                                   : x_half ? forward_half_units(d)
                                            : panel;
             units = LK_MIN(part.end - n, most);
-            if (few) units -= units % panel;
-            const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
+            if (grouped) units -= units % panel;
             const uint32_t sums = (units + panel - 1) / panel * of_panel;
             const forward_block group = {
                 .x = x_rows,
@@ -621,7 +633,7 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint3
                 .m_count = examples,
                 .k_count = d->k_count,
                 .n_count = d->n_count,
-                .few = few,
+                .grouped = grouped,
                 .unit = n,
                 .units = units,
                 .together = units,

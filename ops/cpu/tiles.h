@@ -9,9 +9,9 @@ enum {
     LK_LANES_MAX = 16,            // floats of the widest vector
     LK_DENSE_EXAMPLES = 64,       // examples that a dense kernel works on at once
     LK_DENSE_PANEL_MAX = 64,      // units of a panel of dense_forward
-    // Up to LK_DENSE_FEW examples dense_forward works on several panels together, which have at
-    // most LK_DENSE_FEW_UNITS units. Layers of LK_DENSE_FAR weights or more, for which a core's own
-    // cache is too small, do so up to LK_DENSE_FEW_FAR examples.
+    // Of up to LK_DENSE_FEW examples dense_forward has room for the sums of LK_DENSE_FEW_UNITS
+    // units. Layers of LK_DENSE_FAR weights or more, for which a core's own cache is too small,
+    // have it up to LK_DENSE_FEW_FAR examples.
     LK_DENSE_FEW = 16,
     LK_DENSE_FEW_UNITS = 512,
     LK_DENSE_FAR = 1 << 21,
@@ -41,9 +41,17 @@ static inline uint64_t lk_slices(uint64_t terms) {
     return (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
 }
 
-// Up to how many examples dense_forward works on several panels together.
 static inline uint32_t lk_dense_few(uint64_t k_count, uint64_t n_count) {
     return k_count * n_count < LK_DENSE_FAR ? LK_DENSE_FEW : LK_DENSE_FEW_FAR;
+}
+
+// Floats of the sums under way of dense_forward: a block of examples by a group of units.
+static inline uint64_t lk_dense_sums(uint64_t k_count, uint64_t n_count, uint32_t m_count) {
+    const uint64_t examples = lk_round_up(LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES), 8);
+    const uint64_t few = lk_round_up(LK_MIN(m_count, lk_dense_few(k_count, n_count)), 8);
+    const uint64_t units = lk_round_up(n_count, LK_DENSE_PANEL_MAX);
+    const uint64_t together = LK_MIN(units, (uint64_t)LK_DENSE_FEW_UNITS);
+    return LK_MAX(examples * LK_DENSE_PANEL_MAX, few * together);
 }
 
 // Floats that the bits of the terms of `sums` sums take.

@@ -203,13 +203,8 @@ static lk_status differentiate_sequence(lk_builder *b, uint32_t of) {
 
 // Sums under way, and a tree of slices for each: blocks of examples by panels of units.
 uint64_t lk_dense_forward_scratch(const lk_op *op, uint32_t m_count) {
-    uint64_t examples = lk_round_up(LK_MIN(m_count, (uint32_t)LK_DENSE_EXAMPLES), 8);
-    uint64_t few = lk_round_up(
-        LK_MIN(m_count, lk_dense_few(op->dense.k_count, op->dense.n_count)), 8);
-    uint64_t levels = lk_tree_levels(lk_slices(op->dense.k_count));
-    uint64_t units = lk_round_up(op->dense.n_count, LK_DENSE_PANEL_MAX);
-    uint64_t together = LK_MIN(units, (uint64_t)LK_DENSE_FEW_UNITS);
-    return LK_MAX(examples * LK_DENSE_PANEL_MAX, few * together) * (1 + levels);
+    const uint64_t levels = lk_tree_levels(lk_slices(op->dense.k_count));
+    return lk_dense_sums(op->dense.k_count, op->dense.n_count, m_count) * (1 + levels);
 }
 
 // Which terms are not zero. Then, lanes being examples, dy transposed, a block of examples at a

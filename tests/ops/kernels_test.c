@@ -440,8 +440,10 @@ static void test_dense_forward(void **state) {
     check_forward((lk_dense){64, 64, true, false}, 131);
     check_forward((lk_dense){131, 256, true, true}, 97);   // rows of weights far apart are laid
     check_forward((lk_dense){70, 1031, true, false}, 33);  // side by side
-    check_forward((lk_dense){1100, 301, true, true}, 16);  // few examples: panels go in groups,
+    check_forward((lk_dense){1100, 301, true, true}, 16);  // panels in groups,
     check_forward((lk_dense){577, 1024, true, false}, 9);  // .. whole ones and what is left
+    check_forward((lk_dense){1100, 301, true, true}, 64);  // .. of many examples
+    check_forward((lk_dense){300, 500, true, false}, 100);  // .. smaller ones before larger ones
     check_forward((lk_dense){2100, 1031, true, false}, 17);  // .. more of them, of many weights
     check_forward((lk_dense){1100, 2000, true, false}, 32);  // .. and of few panels each, divided
     check_forward((lk_dense){191, 77, true, true}, 21);  // a last run that is nearly whole
