@@ -41,6 +41,7 @@ static inline uint64_t lk_slices(uint64_t terms) {
     return (terms + LK_SLICE_TERMS - 1) / LK_SLICE_TERMS;
 }
 
+// The most examples of which dense_forward has room for the sums of LK_DENSE_FEW_UNITS units.
 static inline uint32_t lk_dense_few(uint64_t k_count, uint64_t n_count) {
     return k_count * n_count < LK_DENSE_FAR ? LK_DENSE_FEW : LK_DENSE_FEW_FAR;
 }

@@ -53,7 +53,7 @@ static float value(values kind) {
     }
 }
 
-// Memory for exactly so many bytes, rounded up to whole lines as the arena does; then none.
+// Memory for `bytes` bytes, rounded up to whole lines as the arena does, and nothing behind it.
 static void *buffer(uint64_t bytes) {
     return guarded_take(bytes ? bytes : 1, 0x7b);
 }

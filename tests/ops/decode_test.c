@@ -348,8 +348,8 @@ static void the_lowest_of_equals(void **state) {
     }
 }
 
-// A label after which there are always more: at most so many at a frame.
-static void a_frame_says_so_many(void **state) {
+// A label after which there are always more: a frame says a bounded number of them.
+static void a_frame_says_a_bounded_number(void **state) {
     const lk_joint j = {.labels = 100};
     uint32_t said[101] = {0};
     lk_decoding d = {.frame = 0};
@@ -414,7 +414,7 @@ int main(void) {
         cmocka_unit_test(errors_are_the_fewest),
         cmocka_unit_test(models_say_what_plain_ones_say),
         cmocka_unit_test(the_lowest_of_equals),
-        cmocka_unit_test(a_frame_says_so_many),
+        cmocka_unit_test(a_frame_says_a_bounded_number),
         cmocka_unit_test(not_finite_is_said),
         cmocka_unit_test(an_encoder_knows_no_labels),
     };

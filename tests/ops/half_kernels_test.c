@@ -198,8 +198,8 @@ static void test_dense_input_gradient(void **state) {
     }
 }
 
-// A single sum that is too large for 16 bits is noticed wherever it is, where lanes are inputs: of
-// so many examples with one gradient each.
+// A single sum that is too large for 16 bits is noticed wherever it is, where lanes are inputs:
+// each of the examples has one gradient.
 static void test_dense_input_gradient_of_a_large_sum(void **state) {
     const lk_dense d = {.k_count = 300, .n_count = 40};
     const uint32_t m = LK_DENSE_EXAMPLES;

@@ -158,7 +158,7 @@ static void check_overflow_flag(const lk_dense *d, uint32_t m_count, float *x, f
     }
 }
 
-// What an op reads and writes of each example, so many floats; a mask is like what it writes.
+// What an op reads and writes, in floats of one example; a mask is like what it writes.
 typedef struct divided {
     lk_op op;
     lk_lane whole;  // of all examples
