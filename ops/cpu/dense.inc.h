@@ -453,9 +453,13 @@ static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
 }
 
 // Where it was measured, with few registers and vectors of eight, groups pay for all examples, but
-// not where there is no whole run.
-V_INLINE bool forward_is_grouped(const lk_dense *d, uint32_t m_count, uint32_t units) {
-    const bool all = V_REGISTERS == 16 && V_LANES == 8 && d->k_count >= LK_DENSE_RUN;
+// not where there is no whole run; nor where inputs of 16 bits, and many of them, make few units,
+// as behind a convolution (3136 x 512).
+V_INLINE bool forward_is_grouped(const lk_dense *d, bool x_half, uint32_t m_count,
+                                 uint32_t units) {
+    const bool narrows = x_half && d->n_count <= 512 && d->k_count >= 4 * d->n_count;
+    const bool pays = d->k_count >= LK_DENSE_RUN && !narrows;
+    const bool all = V_REGISTERS == 16 && V_LANES == 8 && pays;
     const uint32_t most = all ? LK_DENSE_EXAMPLES : lk_dense_few(d->k_count, d->n_count);
     return V_FACTORS == 1 && m_count <= most && units >= FORWARD_GROUP_PANEL;
 }
@@ -613,7 +617,7 @@ static uint32_t dense_forward_from(const lk_dense *d, const lk_lane *lane, uint3
         for (uint32_t i = examples; i % FORWARD_ROWS_MAX != 0; i++) x_rows[i] = x_rows[i - 1];
         if (!y_half) dense_rows(lane, LK_Y, y, d->n_count, m, examples, y_rows);
         for (uint32_t n = first + part.first, units; n < part.end; n += units) {
-            const bool grouped = forward_is_grouped(d, examples, part.end - n);
+            const bool grouped = forward_is_grouped(d, x_half, examples, part.end - n);
             const uint32_t panel = grouped ? FORWARD_GROUP_PANEL : FORWARD_PANEL;
             const uint32_t of_panel = (uint32_t)lk_round_up(examples, FORWARD_ROWS_MAX) * panel;
             const uint32_t most = grouped  ? room / of_panel * panel
