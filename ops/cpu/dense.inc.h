@@ -453,11 +453,11 @@ static void forward_fetch(const forward_block *b, uint32_t m, uint32_t end) {
 }
 
 // Where it was measured, with few registers and vectors of eight, groups pay for all examples, but
-// not where there is no whole run; nor where inputs of 16 bits, and many of them, make few units,
-// as behind a convolution (3136 x 512).
+// not where there is no whole run. Nor where many inputs of 16 bits make few units: not with 3136 x
+// 512 behind a convolution, but with 784 x 320 to 784 x 2048, 2048 x 2048 and 3136 x 1024.
 V_INLINE bool forward_is_grouped(const lk_dense *d, bool x_half, uint32_t m_count,
                                  uint32_t units) {
-    const bool narrows = x_half && d->n_count <= 512 && d->k_count >= 4 * d->n_count;
+    const bool narrows = x_half && d->k_count > 2048 && d->n_count <= 512;
     const bool pays = d->k_count >= LK_DENSE_RUN && !narrows;
     const bool all = V_REGISTERS == 16 && V_LANES == 8 && pays;
     const uint32_t most = all ? LK_DENSE_EXAMPLES : lk_dense_few(d->k_count, d->n_count);
