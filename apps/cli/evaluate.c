@@ -24,6 +24,7 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, const lk_data
     }
     options.evaluates = true;
     options.test = images;
+    options.unlabelled = images != NULL;
     LK_CHECK(lk_run_configure(run, &options, (lk_run_needs){0}, error));
     // Of the layout, not of the configuration: there replicas may be a factor of the batch.
     if (o->output) run->layout.replicas = 1;

@@ -268,6 +268,7 @@ static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
                              const lk_config_options *options, lk_error *error) {
     const uint64_t examples = c->train.source.examples;
     c->evaluates = options->evaluates;
+    c->unlabelled = options->unlabelled;
     // Training examples in memory stand for all that the document says of data; so do test examples
     // where nothing is trained, and there none at all may be wanted.
     const bool held = options->train || (options->evaluates && (options->test || options->no_data));

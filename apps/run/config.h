@@ -47,6 +47,7 @@ typedef struct lk_config {
     lk_graph graph;    // spec.model.graph, where the document names networks; its tables likewise
     lk_config_data train, test;
     bool evaluates;      // nothing is trained: `train` is one example of zeros
+    bool unlabelled;     // .. and `test` has no labels; each example is an input of the model
     uint8_t *stand_in;   // ... which lies here: start-up heap, freed by lk_config_close
     bool sharded;  // data.order
     char cache[LK_CONFIG_PATH_BYTES];
@@ -107,6 +108,7 @@ typedef struct lk_config_options {
     const char *text;        // the document itself, then `config` is what errors call it; or NULL
     size_t text_bytes;
     const lk_dataset_held *train, *test;  // examples in memory, not the document's; or NULL
+    bool unlabelled;         // of `test` nobody knows labels; each is an input of the model
     const char *const *set;  // --set key=value, in order
     uint32_t set_count;
     const char *data_directory;  // --data: a directory with the four IDX files, or NULL

@@ -27,11 +27,8 @@ static const uint8_t *given_input(void *context, uint64_t index) {
     return p->inputs + index * p->input_bytes;
 }
 
-// A class that every model has; of sequences all frames, and no labels.
 static uint32_t any_label(void *context, uint64_t index) {
-    const prediction *p = context;
-    const lk_model *m = &p->run->config.spec.model;
-    return m->labels && index % lk_model_label_row(m) == 0 ? m->in_h : 0;
+    return lk_any_label(&((const prediction *)context)->run->config.spec.model, index);
 }
 
 static void keep_labels(const prediction *p, uint64_t first, uint32_t count, const uint32_t *said) {

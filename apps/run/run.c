@@ -42,6 +42,10 @@ static uint32_t test_label(void *context, uint64_t index) {
     return lk_dataset_label(&((const lk_run *)context)->test, index);
 }
 
+static uint32_t any_label(void *context, uint64_t index) {
+    return lk_any_label(&((const lk_run *)context)->config.spec.model, index);
+}
+
 static uint32_t train_strip(void *context, uint64_t epoch, uint64_t position, uint64_t *images) {
     return lk_strip_of(&((const lk_run *)context)->config.spec, epoch, position, images);
 }
@@ -62,13 +66,17 @@ static void set_sources(lk_run *run) {
         (lk_source){run, source_order, train_image, train_label, false, NULL, false};
     run->test_source = (lk_source){run, source_order, test_image, test_label, false, NULL, false};
     if (trains_strips(run)) run->train_source.strip = train_strip;
+    run->train_source.crops = lk_spec_crops(&run->config.spec) && !run->config.evaluates;
+    if (run->config.unlabelled) {
+        run->test_source.label = any_label;
+        return;
+    }
     if (lk_spec_has_strips(&run->config.spec)) run->test_source.strip = test_strip;
     run->test_source.crops = lk_spec_crops(&run->config.spec);
-    run->train_source.crops = run->test_source.crops && !run->config.evaluates;
 }
 
 uint64_t lk_run_test_examples(const lk_run *run) {
-    const bool strips = lk_spec_has_strips(&run->config.spec) && run->config.test.strips;
+    const bool strips = run->test_source.strip && run->config.test.strips;
     return strips && run->test.count ? run->config.test.strips : run->test.count;
 }
 
@@ -772,7 +780,8 @@ static lk_status check_shape(const lk_run *run, const lk_dataset *set, const cha
                              const lk_source *source, lk_error *error) {
     const lk_model *m = &run->config.spec.model;
     if (source->strip) return check_images(run, set, which, error);
-    if (lk_dataset_label_row(set) != lk_model_label_row(m) || set->sequences != (m->labels > 0)) {
+    if (source->label != any_label && (lk_dataset_label_row(set) != lk_model_label_row(m) ||
+                                       set->sequences != (m->labels > 0))) {
         const uint32_t one = lk_idx_type_bytes(set->label_type);
         return lk_fail(error, LK_BAD_CONFIG,
                        "%s set: an example has %u bytes of labels, wanted %u: %s, as model.labels "
@@ -833,7 +842,8 @@ static lk_status open_data(lk_run *run, lk_error *error) {
     LK_CHECK(lk_dataset_open(&run->config.test.source, run->test_memory, run->test_bytes,
                              &run->test, error));
     run->test_source.native = run->test.native;
-    return check_shape(run, &run->test, "test", &run->test_source, error);
+    const char *which = run->config.unlabelled ? "given" : "test";
+    return check_shape(run, &run->test, which, &run->test_source, error);
 }
 
 static lk_status start_gpu(lk_run *run, lk_error *error) {

@@ -141,6 +141,12 @@ lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const 
 // LK_BAD_DATA where one is infinite then.
 lk_status lk_run_round(lk_run *run, const char *from, lk_error *error);
 
+// In place of a label that nobody knows, entry `index` of all rows: a class that every model has;
+// of sequences all frames, and no labels.
+static inline uint32_t lk_any_label(const lk_model *m, uint64_t index) {
+    return m->labels && index % lk_model_label_row(m) == 0 ? m->in_h : 0;
+}
+
 // The logits (count, classes) of examples that are no data set's. One process alone. In no order.
 lk_status lk_run_predict(lk_run *run, const void *inputs, uint64_t count, float *logits,
                          lk_error *error);

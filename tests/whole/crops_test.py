@@ -82,6 +82,12 @@ def evaluated(t, config, test):
     _, lines, _ = t.expect(0, "eval", config, "--checkpoint",
                            "run/checkpoints/step-0000000012.safetensors", *plain)
     t.check(value(lines, "test_loss") == test, "the middle", lines, test)
+    found = []
+    for more in ([], ["--images", "middles"]):  # images of model.input
+        t.expect(0, "predict", config, "--run-dir", "run", "--output", "p.npy", *more)
+        with open("p.npy", "rb") as f:
+            found.append(f.read())
+    t.check(found[0] == found[1], "predict --images", more)
 
 
 def refused(t, config):

@@ -164,6 +164,27 @@ def same_bits(t, config, name):
     t.check((*result(lines), value(lines, "test_loss")) == wanted, name, "workers", *lines[-3:])
 
 
+def given(t, config):
+    """predict --images: whole strips as the model takes them, of all frames, without labels."""
+    t.expect(0, "train", config, "--fresh", "--run-dir", "run", "--set", "steps=2")
+    with open("madeu8-labels", "rb") as f:
+        labels = f.read()
+    with open("whole-labels", "wb") as f:
+        row = struct.pack(">H", MOST * WIDTH) + bytes(MOST)
+        f.write(labels[:-len(row) * STRIPS] + row * STRIPS)
+    found, sets = [], {"train": files("madeu8"),
+                       "test": {"images": "madeu8-images", "labels": "whole-labels"}}
+    for more in (["--images", "madeu8-images"], ["--set", "data=" + json.dumps(sets)]):
+        lines = t.expect(0, "predict", config, "--run-dir", "run", "--output", "p.npy", *more)[1]
+        t.check(f"labels p.npy ({STRIPS}, {MOST})" in lines, "a row of each", more, lines)
+        with open("p.npy", "rb") as f:
+            found.append(f.read())
+    t.check(found[0] == found[1], "predict --images")
+    error = t.expect(78, "predict", config, "--run-dir", "run", "--output", "p.npy", "--images",
+                     "trainu8-images")[2]
+    t.check("given set: its images are 4 x 6 x 2, but model.input is 18 x 4 x 2" in error, error)
+
+
 def disagreement(t, config):
     """Workers that evaluate other strips do not begin."""
     port = free_port()
@@ -298,6 +319,7 @@ def main():
     as_files(t, images, labels)
     config = configuration(t, "strips.json", strips("trainu8", "testu8", train_count=STRIPS))
     same_bits(t, config, "global")
+    given(t, config)
     disagreement(t, config)
     ledger(t, config)
     sharded(t)
