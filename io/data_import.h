@@ -42,7 +42,8 @@ typedef struct lk_imported {
 } lk_imported;
 
 // All importers: LK_NO_INPUT, LK_BAD_DATA (named by file and byte, index or line), LK_BAD_USAGE: a
-// file that would be written is there already. LK_IO_ERROR.
+// file that would be written is there already. LK_UNAVAILABLE: another import writes it.
+// LK_IO_ERROR.
 
 // images   u8, or f32 without infinities and NaN; (n, values), (n, height, width) or (n, height,
 //          width, channels)

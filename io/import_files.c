@@ -5,6 +5,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "io/idx.h"
 #include "io/shuffle.h"
@@ -61,24 +62,79 @@ lk_status lk_import_start(lk_import_files *f, const lk_import_to *to, lk_importe
     return lk_file_fail(error, LK_IO_ERROR, to->directory, "create the directory", made);
 }
 
+static bool has_name(int file, const char *path) {
+    struct stat here, there;
+    return fstat(file, &here) == 0 && stat(path, &there) == 0 && here.st_dev == there.st_dev &&
+           here.st_ino == there.st_ino;
+}
+
+static lk_status refuse_second(const char *temporary, lk_error *error) {
+    return lk_fail(error, LK_UNAVAILABLE,
+                   "%s: another import writes there; wait for it, or name another directory",
+                   temporary);
+}
+
+// What a killed import left goes; a file that its writer still holds stays.
+static lk_status remove_leftover(const char *temporary, lk_error *error) {
+    const int file = ops->open(ops->context, temporary, LK_OPEN_UPDATE);
+    if (file == -ENOENT) return LK_OK;
+    if (file < 0) return lk_file_fail(error, LK_IO_ERROR, temporary, "open the leftover", file);
+    const int locked = ops->lock(ops->context, file);
+    int removed = 0;
+    if (locked == -EWOULDBLOCK)
+        refuse_second(temporary, error);
+    else if (locked < 0)
+        lk_file_fail(error, LK_IO_ERROR, temporary, "lock", locked);
+    else if (has_name(file, temporary))  // its writer may have renamed it before the lock was free
+        removed = ops->remove(ops->context, temporary);
+    if (removed < 0) lk_file_fail(error, LK_IO_ERROR, temporary, "remove the leftover", removed);
+    ops->close(ops->context, file);
+    return error->status;
+}
+
+// A new file under a temporary name, locked until it has its own name or is removed: two imports
+// must not write, rename or remove each other's.
+static lk_status create_locked(const char *temporary, int *file, lk_error *error) {
+    enum { TRIES = 100 };
+    for (uint32_t i = 0; i < TRIES; i++) {
+        *file = ops->open(ops->context, temporary, LK_OPEN_CREATE);
+        if (*file == -EEXIST) {
+            LK_CHECK(remove_leftover(temporary, error));
+            continue;
+        }
+        if (*file < 0) return lk_file_fail(error, LK_IO_ERROR, temporary, "create", *file);
+        const int locked = ops->lock(ops->context, *file);
+        // Between the two another import may have taken it for a leftover.
+        if (locked == 0 && has_name(*file, temporary)) return LK_OK;
+        ops->close(ops->context, *file);
+        if (locked < 0 && locked != -EWOULDBLOCK) {
+            return lk_file_fail(error, LK_IO_ERROR, temporary, "lock", locked);
+        }
+    }
+    return refuse_second(temporary, error);
+}
+
+// Looked for while the temporary file is held: an import that ended before has its names by then.
+static lk_status refuse_there(const char *path, lk_error *error) {
+    int there = ops->open(ops->context, path, LK_OPEN_READ);
+    if (there == -ENOENT) return LK_OK;
+    if (there >= 0) ops->close(ops->context, there);
+    return lk_fail(error, LK_BAD_USAGE,
+                   "%s: is there already, and nothing is replaced; remove it, or name another "
+                   "directory",
+                   path);
+}
+
 static lk_status add_file(lk_import_files *f, const char *name, uint32_t *number, lk_error *error) {
     lk_assert(f->file_count < LK_IMPORT_FILES_MAX);
     *number = f->file_count;
-    char *path = f->at[f->file_count].path;
+    char *path = f->at[f->file_count].path, *temporary = f->at[f->file_count].temporary;
     LK_CHECK(lk_path_join(path, f->to.directory, "/", name, error));
-    LK_CHECK(lk_path_join(f->at[f->file_count].temporary, path, "", ".tmp", error));
-    int there = ops->open(ops->context, path, LK_OPEN_READ);
-    if (there >= 0) ops->close(ops->context, there);
-    if (there != -ENOENT) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "%s: is there already, and nothing is replaced; remove it, or name another "
-                       "directory",
-                       path);
-    }
-    LK_CHECK(
-        lk_file_create(ops, f->at[f->file_count].temporary, &f->at[f->file_count].file, error));
+    LK_CHECK(lk_path_join(temporary, path, "", ".tmp", error));
+    LK_CHECK(refuse_there(path, error));
+    LK_CHECK(create_locked(temporary, &f->at[f->file_count].file, error));
     f->at[f->file_count++].held = 0;
-    return LK_OK;
+    return refuse_there(path, error);
 }
 
 static lk_status write_held(lk_import_files *f, uint32_t number, lk_error *error) {
@@ -245,9 +301,10 @@ lk_status lk_import_names(lk_import_files *f, const char *lines, size_t bytes, l
 lk_status lk_import_finish(lk_import_files *f, lk_error *error) {
     for (uint32_t i = 0; i < f->file_count; i++) {
         LK_CHECK(write_held(f, i, error));
-        int file = f->at[i].file;
-        f->at[i].file = -1;
-        LK_CHECK(lk_file_sync_close(ops, file, f->at[i].temporary, error));
+        const int synced = ops->sync(ops->context, f->at[i].file);
+        if (synced < 0) {
+            return lk_file_fail(error, LK_IO_ERROR, f->at[i].temporary, "sync", synced);
+        }
     }
     for (uint32_t i = 0; i < f->file_count; i++) {
         if (lk_file_publish(ops, f->at[i].temporary, f->at[i].path, error) == LK_OK) {
@@ -260,9 +317,10 @@ lk_status lk_import_finish(lk_import_files *f, lk_error *error) {
     return LK_OK;
 }
 
+// Closed, and so free for others, not before its name is the final one or gone.
 void lk_import_abandon(lk_import_files *f) {
     for (uint32_t i = 0; i < f->file_count; i++) {
-        if (f->at[i].file >= 0) ops->close(ops->context, f->at[i].file);
         if (f->at[i].temporary[0]) ops->remove(ops->context, f->at[i].temporary);
+        ops->close(ops->context, f->at[i].file);
     }
 }

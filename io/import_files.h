@@ -1,6 +1,7 @@
 // import_files.h - what every importer writes (io/data_import.h): the IDX files of one part of a
-// set, or of both, and the names of its classes. Files are written under temporary names, and
-// appear when all of them are whole; none takes the place of another. Host only. No heap.
+// set, or of both, and the names of its classes. Files are written under temporary names, each
+// locked, so that a second import into the directory is refused (LK_UNAVAILABLE); they appear when
+// all of them are whole, and none takes the place of another. Host only. No heap.
 //
 // Intended use: begin, for each example place, images and label, finish; abandon in any case.
 #ifndef LOCKSTEP_IO_IMPORT_FILES_H
@@ -34,7 +35,7 @@ typedef struct lk_import_files {
     uint32_t images[2], labels[2];
     uint32_t file_count;
     struct {
-        int file;  // -1: closed
+        int file;  // locked
         uint32_t held;
         char path[LK_PATH_BYTES], temporary[LK_PATH_BYTES];
         uint8_t bytes[LK_IMPORT_HELD_BYTES];  // not yet written
@@ -66,7 +67,7 @@ lk_status lk_import_list(lk_import_files *f, const lk_class_list *names, lk_erro
 lk_status lk_import_names(lk_import_files *f, const char *lines, size_t bytes, lk_error *error);
 
 lk_status lk_import_finish(lk_import_files *f, lk_error *error);
-// After a failure what was begun goes; after a finish there is nothing to do.
+// After a failure what was begun goes. Closes all files in any case.
 void lk_import_abandon(lk_import_files *f);
 
 #ifdef __cplusplus

@@ -6,6 +6,7 @@ it, and everything that may be wrong with what others wrote.
 
 Standard library only.
 """
+import fcntl
 import glob
 import json
 import os
@@ -483,6 +484,39 @@ def wrong_pictures(t):
     refused(t, 65, "at most 65,536 classes", "png", "letters", "--to", "new")
 
 
+# --- two at once ---------------------------------------------------------------------------------
+
+def two_at_once(t):
+    """A file that is being written is neither taken nor published by another import; what a killed
+    one left is."""
+    sets = {}
+    for name, count in (("few", 2000), ("many", 9000)):
+        images, labels = noise.randbytes(count * 784), noise.randbytes(count)
+        npy(f"{name}.npy", "|u1", (count, 28, 28), images)
+        npy(f"{name}-labels.npy", "|u1", f"({count},)", labels)
+        sets[name] = [([count, 28, 28], images), ([count], labels)]
+    left = "busy/train-images-idx3-ubyte.tmp"
+    put(left, b"half of a file")
+    with open(left, "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(t, 69, "another import writes there", "npy", "few.npy", "few-labels.npy", "--to",
+                "busy")
+        t.check(read(left) == b"half of a file" and os.listdir("busy") == [left[5:]],
+                "the other's file stays", os.listdir("busy"))
+    t.expect(0, "data", "import", "npy", "few.npy", "few-labels.npy", "--to", "busy")
+    t.check(list(written("busy", "train")) == sets["few"], "a leftover goes")
+    for turn in range(6):
+        to = f"both{turn}"
+        started = [(name, t.start("data", "import", "npy", f"{name}.npy", f"{name}-labels.npy",
+                                  "--to", to)) for name in sets]
+        ends = {name: (process.communicate(), process.returncode) for name, process in started}
+        won = [name for name, end in ends.items() if end[1] == 0]
+        t.check(len(won) == 1 and all(end[1] in (0, 64, 69) for end in ends.values()),
+                "one of two", ends)
+        t.check(list(written(to, "train")) == sets[won[0]] and len(os.listdir(to)) == 2,
+                "the files of one import", won, os.listdir(to))
+
+
 # --- CSV -----------------------------------------------------------------------------------------
 
 def tables(t):
@@ -634,6 +668,7 @@ def main():
     tables(t)
     wrong_tables(t)
     validation(t)
+    two_at_once(t)
     arrays(t)
     wrong_arrays(t)
     sequences(t)
