@@ -153,19 +153,17 @@ static lk_status look_at(lk_dataset_file *file, bool *suspect, lk_error *error) 
     if (!file->path || stat(file->path, &info) != 0) return LK_OK;
     const lk_data_state now = lk_data_state_of(&info);
     if (now.device != was->device || now.inode != was->inode) return LK_OK;
-    if (now.bytes != was->bytes || now.modified != was->modified) {
-        char size[64] = "";
-        if (now.bytes != was->bytes) {
-            lk_format(size, sizeof size, " (found %lld bytes, wanted %lld)", (long long)now.bytes,
-                      (long long)was->bytes);
-        }
+    if (now.bytes != was->bytes) {
         return lk_fail(error, LK_BAD_DATA,
-                       "%s: it was changed in place while it was used%s; restore it, or start "
-                       "another run; a run goes on with --resume from its last checkpoint",
-                       file->name, size);
+                       "%s: it was changed in place while it was used (found %lld bytes, wanted "
+                       "%lld); restore it, or start another run; a run goes on with --resume from "
+                       "its last checkpoint",
+                       file->name, (long long)now.bytes, (long long)was->bytes);
     }
-    // Another mode or name, or times that were set back. And of a young file the times say nothing.
-    *suspect = *suspect || was->young || now.changed != was->changed;
+    // Touched, written, another mode or name, or times that were set back. And of a young file the
+    // times say nothing.
+    *suspect = *suspect || was->young || now.modified != was->modified ||
+               now.changed != was->changed;
     file->state = now;
     return LK_OK;
 }
