@@ -30,11 +30,15 @@ typedef struct lk_import_to {
     uint64_t seed;
 } lk_import_to;
 
+// Of a table: names of columns, or an example.
+typedef enum lk_first_line { LK_FIRST_NONE, LK_FIRST_NAMES, LK_FIRST_EXAMPLE } lk_first_line;
+
 // What has come of one part.
 typedef struct lk_imported {
     uint64_t count;  // 0: there is no such part
     uint32_t height, width, channels;
     bool is_f32;       // inputs are floats, else bytes
+    lk_first_line first_line;
     uint32_t classes;  // every label is below
     lk_idx_type label_type;  // of a label; 0: u8
     uint32_t label_bytes;    // of an example's row, where labels are sequences; 0: it has one label
@@ -83,12 +87,14 @@ lk_status lk_import_png(const char *path, const lk_import_to *to, void *memory, 
 // One example a line (io/csv.h): its features, whole numbers from 0 to 255, and its label.
 struct lk_class_list;
 typedef struct lk_csv_columns {
-    const char *label;  // a name, or a number from 1; NULL: the last column
+    const char *label;  // a number from 1, or a name; NULL: the last column
     uint32_t shape[3];  // height, width, channels of the features in their order; 0: (1, n, 1)
 } lk_csv_columns;
 
-// Labels are whole numbers from 0 to 65,535, all of them, or names of classes, which are numbered
-// as lk_import_png does. The first line is one of names where a feature in it is no number.
+// Labels are whole numbers from 0 to 65,535, all of them, also written as 10.0; or names of
+// classes, which are numbered as lk_import_png does. A classes.txt in `to` says which there are.
+// The first line is one of names where the label was asked for by its name, where no feature in it
+// is a number and one is a name, or where they are called 0, 1, .. and the label has a name.
 lk_status lk_import_csv(const char *path, const lk_csv_columns *columns, const lk_import_to *to,
                         struct lk_class_list *classes, lk_imported out[2], lk_error *error);
 

@@ -15,6 +15,9 @@ static int labels_most(const lk_imported *part) {
     return (int)lk_idx_row_numbers(part->label_bytes, part->label_type) - 1;
 }
 
+static const char *const first_lines[] = {
+    [LK_FIRST_NAMES] = "names", [LK_FIRST_EXAMPLE] = "an example"};
+
 static lk_status say_part(const lk_imported *part, const char *name, json_t *answer,
                           lk_error *error) {
     if (answer) {
@@ -25,6 +28,9 @@ static lk_status say_part(const lk_imported *part, const char *name, json_t *ans
                       "image", (int)part->height, (int)part->width, (int)part->channels, "classes",
                       (int)part->classes, "sequence_labels", labels, "images",
                       lk_json_text(part->images), "labels", lk_json_text(part->labels)));
+        if (part->first_line)
+            json_object_set_new(json_object_get(answer, name), "first_line",
+                                json_string(first_lines[part->first_line]));
         return json_object_get(answer, name)
                    ? LK_OK
                    : lk_fail(error, LK_UNAVAILABLE, "no memory for the answer");
@@ -32,6 +38,7 @@ static lk_status say_part(const lk_imported *part, const char *name, json_t *ans
     printf("%s: %llu images [%u, %u, %u], labels below %u", name, (ull)part->count, part->height,
            part->width, part->channels, part->classes);
     if (part->label_bytes) printf(", up to %d of an example", labels_most(part));
+    if (part->first_line) printf(", first line: %s", first_lines[part->first_line]);
     printf("\n  %s\n  %s\n", part->images, part->labels);
     return LK_OK;
 }
@@ -206,11 +213,12 @@ static lk_status import_csv(int argc, char **argv, lk_error *error) {
         "\n"
         "One example a line, its cells divided by commas: features, whole numbers from 0 to 255,\n"
         "and a label. COLUMN is the label's name in the first line, or its number from 1 (the\n"
-        "last). A first line in which a feature is no number is one of names. Labels are whole\n"
-        "numbers from 0 to 65535, or names of classes, numbered in their order, which go into\n"
-        "DIR/classes.txt; where that is there already, its numbers are taken. H, W and C are the\n"
-        "shape of the features in their order (1, so many as there are, 1). No cell may be\n"
-        "missing.\n"
+        "last). A first line in which no feature is a number is one of names, and so is one\n"
+        "where features are called 0, 1, 2, .. and the label has a name. Labels are whole\n"
+        "numbers from 0 to 65535, also written as 10.0, or names of classes, numbered in their\n"
+        "order, which go into DIR/classes.txt; where that is there already, its numbers are\n"
+        "taken, and another class is refused. H, W and C are the shape of the features in their\n"
+        "order (1, so many as there are, 1). No cell may be missing.\n"
         "\n" WHERE_HELP;
     where_options where;
     lk_argument options[OPTIONS_MAX];

@@ -543,6 +543,29 @@ def tables(t):
             with open(f"csv-{name}/classes.txt", encoding="ascii") as f:
                 t.check(f.read().splitlines() == names, f"{name}: names of classes")
         t.check(there == bool(names), f"{name}: classes.txt")
+    # What the first line is taken for.
+    for number, (text, options, features, labels) in enumerate([
+            ("a,b,5\n1,2,3\n", ["--label", "5"], [1, 2], [3]),
+            ("a,b,c\n1,9,3\n", ["--label", "2"], [1, 3], [9]),
+            (",a,b,label\n0,1,2,7\n", [], [0, 1, 2], [7]),
+            ("label,0,1,2\n6,1,2,3\n", ["--label", "1"], [1, 2, 3], [6]),
+            ("0,1,label,2\n6,1,2,3\n", ["--label", "3"], [6, 1, 3], [2]),
+            ("0,1,2,3,what\n6,1,2,3,4\n", [], [6, 1, 2, 3], [4]),
+            ("a,1,2,what\n6,1,2,3\n", ["--label", "what"], [6, 1, 2], [3]),
+            ("0,1,2,3\n", [], [0, 1, 2], [3]),
+            ("0,1,what\n", [], [0, 1], [0]),
+            ("1,2,3,what\n", [], [1, 2, 3], [0]),
+            ("x,y,z\n1,2,10.0\n3,4,2.00\n5,6,7\n", [], [1, 2, 3, 4, 5, 6], [10, 2, 7])]):
+        put("first.csv", text.encode())
+        to, example = f"first-{number}", 7 <= number <= 9
+        lines = t.expect(0, "data", "import", "csv", "first.csv", "--to", to, *options)[1]
+        (_, values), (_, found) = written(to, "train")
+        t.check(list(values) == features and list(found) == labels, text, list(values), list(found))
+        t.check(lines[0].endswith(f", first line: {'an example' if example else 'names'}"),
+                f"{text}: says what it took it for", lines)
+    said = json.loads(t.expect(0, "data", "import", "csv", "first.csv", "--to", "first-json",
+                               "--json")[1][0])
+    t.check(said["train"]["first_line"] == "names", "as JSON", said)
     put("more.csv", b"9,9,dog\n")
     t.expect(0, "data", "import", "csv", "more.csv", "--to", "csv-names", "--part", "test")
     t.check(list(written("csv-names", "test"))[1] == ([1], b"\x01"), "numbers of classes.txt")
@@ -580,6 +603,17 @@ def wrong_tables(t):
     bad("line 2, column 1: the cell is empty", "1,2,3\n,2,3\n")
     bad("line 2, column 3: the label is missing", "1,2,3\n1,2,\n")
     bad("line 3, column 1: the cell is empty", "1,2,3\n1,2,3\n\n")
+    # No example is taken for names.
+    bad("line 1, column 1: the cell is empty", ",2,3,0\n4,5,6,1\n7,8,9,1\n")
+    for text in ("nan", "inf", "0x10", " 3", "NA", "?", "x"):
+        bad("line 1, column 2: no finite number; if the first", f"1,{text},3\n4,5,6\n")
+    bad("line 1, column 1: no finite number", "NA,n/a,3\n4,5,6\n")
+    bad("line 1, column 1: no finite number; if the first", "a,0,1,what\n4,5,6,7\n")
+    bad("if the first line is one of names, say", "0,1,what\n4,5,6\n")
+    for label in ("-1", "-2.0", "2.5", "1e1", "10.", ".0", "99999999999999999999"):
+        bad("line 1, column 3: a label that is no whole number", f"1,2,{label}\n1,2,3\n")
+    bad("line 2, column 3: a label that is no whole number", "1,2,cat\n1,2,0.5\n")
+    bad('has no column "5"', "1,5,3\n4,5,6\n", "--label", "5", code=64)
     bad("line 2, column 2: fewer cells", "1,2,3\n1,2\n")
     bad("line 2, column 4: more cells", "1,2,3\n1,2,3,4\n")
     bad("line 2, column 2: a number that is not whole", "1,2,3\n1,2.5,3\n")
@@ -618,6 +652,16 @@ def wrong_tables(t):
     put("other.csv", b"1,2,horse\n")
     refused(t, 65, "a label that is not in classes.txt", "csv", "other.csv", "--to", "csv-names",
             "--part", "test")
+    put("other.csv", b"1,2,1\n1,2,2\n")
+    refused(t, 65, "line 2, column 3: a label that is not in classes.txt", "csv", "other.csv",
+            "--to", "csv-names", "--part", "test")
+    # Folders of digits: their names are no numbers of classes.
+    put("digits/classes.txt", b"1\n10\n2\n")
+    put("other.csv", b"1,2,2\n1,2,10\n1,2,1\n")
+    t.expect(0, "data", "import", "csv", "other.csv", "--to", "digits", "--part", "test")
+    t.check(list(written("digits", "test"))[1] == ([3], b"\2\1\0"), "names that are numbers")
+    put("other.csv", b"1,2,0\n")
+    refused(t, 65, "a label that is not in classes.txt", "csv", "other.csv", "--to", "digits")
     refused(t, 66, "nowhere", "csv", "nowhere", "--to", "new")
 
 
