@@ -138,8 +138,8 @@ static inline uint32_t lk_dataset_label_row(const lk_dataset *set) {
 // While the set is used. Nothing here allocates, and none of it waits for a lock.
 //
 // Has no file been changed in place? One stat each; and where that cannot tell (io/data_file.h,
-// "young"; times that were set back), all bytes. LK_BAD_DATA names the file. A file that was moved,
-// removed or replaced is none of these: what is mapped stays what it was.
+// "young"; new times, or such that were set back), all bytes. LK_BAD_DATA names the file. A file
+// that was moved, removed or replaced is none of these: what is mapped stays what it was.
 lk_status lk_dataset_unchanged(lk_dataset *set, lk_error *error);
 // One more chunk of 64 KiB at most, and where it ends a piece, whether that is still what was
 // hashed at the start or recorded before it: LK_BAD_DATA. After the last it begins anew.

@@ -183,7 +183,8 @@ static const char verify_help[] =
     "\n\n"
     "Checks format, sizes, counts and labels, and computes every hash anew. Prints the number of\n"
     "examples, the image's shape, how many examples each class has, mean and deviation of each\n"
-    "channel as data.normalize takes them (of bytes in units of 0 to 1), and the data hash.\n"
+    "channel as data.normalize takes them (of bytes in units of 0 to 1; of sequences without the\n"
+    "frames behind them), and the data hash.\n"
     "\n" SOURCE_HELP;
 
 // How often each label is there. Of sequences 0 says that there is none, and is not counted, nor is
@@ -219,22 +220,37 @@ typedef struct moments {
     double mean[CHANNELS_MAX], deviation[CHANNELS_MAX];
 } moments;
 
+// Values of an example: of a sequence those of its own frames, the first number of its labels.
+static uint64_t values_of(const lk_dataset *set, uint64_t example) {
+    const uint64_t rows = set->sequences
+                              ? lk_dataset_label(set, example * lk_dataset_label_row(set))
+                              : set->height;
+    return rows * set->width * set->channels;
+}
+
+static double values_of_all(const lk_dataset *set) {
+    uint64_t all = 0;
+    for (uint64_t i = 0; i < set->count; i++) all += values_of(set, i);
+    return (double)all;
+}
+
 static void count_bytes(const lk_dataset *set, uint32_t channels, uint64_t counts[][256]) {
     for (uint64_t i = 0; i < set->count; i++) {
         const uint8_t *image = lk_dataset_image(set, i);
-        for (uint64_t b = 0; b < set->image_bytes; b++) counts[b % channels][image[b]]++;
+        const uint64_t values = values_of(set, i);
+        for (uint64_t b = 0; b < values; b++) counts[b % channels][image[b]]++;
     }
 }
 
 // Of floats: sums in double, in the order of the set.
 static moments moments_of_floats(const lk_dataset *set) {
     moments m = {.channels = set->channels <= CHANNELS_MAX ? set->channels : 0};
-    const double all = (double)set->count * set->height * set->width;
-    const uint64_t values = set->image_bytes / sizeof(float);
+    const double all = values_of_all(set) / set->channels;
     for (uint32_t pass = 0; m.channels && pass < 2; pass++) {
         double sums[CHANNELS_MAX] = {0};
         for (uint64_t i = 0; i < set->count; i++) {
             const uint8_t *image = lk_dataset_image(set, i);
+            const uint64_t values = values_of(set, i);
             for (uint64_t v = 0; v < values; v++) {
                 uint32_t word;
                 float value;
@@ -257,7 +273,7 @@ static moments moments_of(const lk_dataset *set) {
     if (set->type == LK_IDX_F32) return moments_of_floats(set);
     uint64_t counts[CHANNELS_MAX][256] = {{0}};
     moments m = {.channels = set->channels <= CHANNELS_MAX ? set->channels : 0};
-    const double all = (double)set->count * set->height * set->width;
+    const double all = values_of_all(set) / set->channels;
     if (m.channels) count_bytes(set, m.channels, counts);
     for (uint32_t c = 0; c < m.channels; c++) {
         double sum = 0, squares = 0;

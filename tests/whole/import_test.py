@@ -13,11 +13,12 @@ import os
 import random
 import resource
 import shutil
+import statistics
 import struct
 import subprocess
 
 from pictures import chunk, png, rows_of
-from program import Test
+from program import Test, value
 
 noise = random.Random(3)
 NAMES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -185,6 +186,11 @@ def sequences(t):
             t.check(read(f"{to}/{NAMES['train'][1]}") ==
                     bytes([0, 0, 8, 2]) + struct.pack(">2I", 10, 2 + labels) + rows,
                     "labels, every byte", to)
+            lines = t.expect(0, "data", "verify", "--directory", to)[1]
+            for key, of in (("mean", statistics.fmean), ("deviation", statistics.pstdev)):
+                found, wanted = json.loads(value(lines, key)), of(values) / (255 ** (size == 1))
+                t.check(abs(found[0] - wanted) <= 1e-7 * wanted, f"{key} of the frames", found,
+                        wanted)
     said = json.loads(t.expect(0, "data", "import", "sequences", *FILES, "--to", "split",
                                "--validation", "0.3", "--json")[1][0])
     t.check(said["test"]["sequence_labels"] == 4 and said["train"]["image"] == [7, 3, 1],
