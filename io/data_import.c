@@ -39,7 +39,10 @@ static lk_status check_label_array(const lk_import_array *a, const char *images,
                        "classes",
                        a->path, n->ndim, n->type, n->item_bytes);
     }
-    return lk_idx_check_counts(count, images, n->dims[0], a->path, error);
+    if (n->dims[0] == count) return LK_OK;
+    return lk_fail(error, LK_BAD_DATA,
+                   "%s: found %llu labels, wanted %llu, one for each image of %s", a->path,
+                   (ull)n->dims[0], (ull)count, images);
 }
 
 static lk_status copy_images(lk_import_files *f, const lk_import_array *a, uint64_t example_bytes,

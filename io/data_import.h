@@ -61,7 +61,7 @@ lk_status lk_import_npy(const char *images, const char *labels, const lk_import_
 // frames          u8, or f32 without infinities and NaN; (all frames, features)
 // frame_offsets   integers, (n + 1): example i has frames [offsets[i], offsets[i + 1]), one or more
 // labels          integers, (all labels), each 1 to 65,535; 0 is the blank
-// label_offsets   integers, (n + 1), likewise; an example may have no label
+// label_offsets   integers, (n + 1), likewise; an example may have no label, but not all
 // frames_max, labels_max   the most of an example, which the files have room for; 0: the longest
 // classes_max     every label is below; 0: 65,536
 typedef struct lk_import_ragged {

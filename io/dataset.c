@@ -196,6 +196,12 @@ static lk_status check_type(const opening *o, const char *name, lk_idx_type foun
 static lk_status take_label_shape(const opening *o, const char *name, const lk_idx *labels) {
     lk_dataset *set = o->set;
     const bool sequences = labels->ndim == 2 && labels->height > 1;
+    if (sequences && o->source->one_label)
+        return lk_fail(o->error, LK_BAD_CONFIG,
+                       "%s: byte 3: found labels that are sequences, wanted one label an example: "
+                       "data.strips puts images with one label each behind each other; leave "
+                       "data.strips out, or name other data",
+                       name);
     if (set->label_bytes && (set->label_bytes != labels->example_bytes ||
                              set->label_type != labels->type || set->sequences != sequences))
         return lk_fail(o->error, LK_BAD_DATA,

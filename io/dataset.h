@@ -51,6 +51,7 @@ typedef struct lk_dataset_source {
     lk_dataset_held held;         // LK_DATASET_HELD
     uint32_t label_bytes;         // .. of an example's row of u8, where labels are sequences; 0:
                                   // they are none
+    bool one_label;               // strips are made of it: it must not have sequences
     uint32_t classes;             // every label must be below; 0: the largest label decides, of
                                   // LK_DATASET_MADE_UP its own number
     lk_idx_type type;             // that every image's values must have; 0: what they have

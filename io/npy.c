@@ -166,7 +166,12 @@ static lk_status read_shape(cursor *c, lk_npy *out) {
     while (!take(c, ")")) {
         if (out->ndim == LK_NPY_DIMS_MAX) return refuse(c, "more than 4 dimensions");
         LK_CHECK(read_number(c, &out->dims[out->ndim]));
-        if (out->dims[out->ndim] == 0) return refuse(c, "a dimension of 0: there is nothing in it");
+        if (out->dims[out->ndim] == 0) {
+            return lk_fail(c->error, LK_BAD_DATA,
+                           "%s: its shape has a dimension of 0, so there is nothing in it; wanted "
+                           "one item at least",
+                           c->name);
+        }
         out->ndim++;
         if (take(c, ",") || (c->at < c->end && *c->at == ')')) continue;
         return refuse(c, "no comma or end after a dimension");

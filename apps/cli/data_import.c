@@ -130,7 +130,8 @@ static lk_status import_npy(int argc, char **argv, lk_error *error) {
         "lockstep data import npy IMAGES.npy LABELS.npy " WHERE_USAGE
         "\n"
         "\n"
-        "Images: bytes (uint8), of shape (n, height, width) or (n, height, width, channels).\n"
+        "Images: bytes (uint8), or float32 without infinities and NaN, of shape (n, values),\n"
+        "(n, height, width) or (n, height, width, channels), in C order.\n"
         "Labels: integers of any width from 0 to 65535, of shape (n) or (n, 1).\n"
         "\n" WHERE_HELP;
     where_options where;
@@ -258,10 +259,10 @@ static lk_status import_sequences(int argc, char **argv, lk_error *error) {
         "float32, of shape (frames of all examples, features). LABELS: integers from 1 to 65535,\n"
         "0 being the blank, of shape (labels of all examples). OFFSETS and LABEL_OFFSETS:\n"
         "integers, of shape (n + 1), from 0 on; example i has the frames from OFFSETS[i] to\n"
-        "before OFFSETS[i + 1], one at least, and labels likewise, or none. The files have room\n"
-        "for N frames and N labels an example (those of the longest), and zeros behind; an\n"
-        "example that is longer is refused, and so is a label that is not below --classes\n"
-        "(65536). model.input is then [frames, features, 1], model.labels the labels.\n"
+        "before OFFSETS[i + 1], one at least, and labels likewise, or none, but not in all. The\n"
+        "files have room for N frames and N labels an example (those of the longest), and zeros\n"
+        "behind; an example that is longer is refused, and so is a label that is not below\n"
+        "--classes (65536). model.input is then [frames, features, 1], model.labels the labels.\n"
         "\n" WHERE_HELP;
     where_options where;
     lk_argument options[OPTIONS_MAX];

@@ -96,6 +96,21 @@ static lk_status standard_pair(lk_config_data *d, const char *directory, const c
     return LK_OK;
 }
 
+// A directory with a training set alone, as an import of one part makes it.
+static lk_status check_test_set(const lk_config *c, const char *directory, lk_error *error) {
+    static const char name[] = "t10k-images-idx3-ubyte";
+    char path[LK_CONFIG_PATH_BYTES];
+    if (lk_data_set_file(directory, name, path) ||
+        !lk_data_set_file(directory, "train-images-idx3-ubyte", path)) {
+        return LK_OK;
+    }
+    return lk_fail(error, LK_NO_INPUT,
+                   "%s/%s: neither this file nor its .gz is there, but a training set is; import a "
+                   "test set with --part test, or both with --validation 0.1%s",
+                   directory, name,
+                   c->evaluates ? "" : ", or name the training set's files alone with data.train");
+}
+
 // A test set of the document's own stands.
 static lk_status standard_directory(lk_config *c, const char *directory, lk_error *error) {
     if (!c->evaluates) {
@@ -103,6 +118,7 @@ static lk_status standard_directory(lk_config *c, const char *directory, lk_erro
                                "train-labels-idx1-ubyte", error));
     }
     if (c->test.given) return LK_OK;
+    LK_CHECK(check_test_set(c, directory, error));
     return standard_pair(&c->test, directory, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte",
                          error);
 }
@@ -177,6 +193,7 @@ static void finish_source(lk_config *c, bool verify, lk_config_data *d) {
     d->source.manifest = d->manifest;
     d->source.classes = lk_config_image_classes(c);
     d->source.type = c->spec.model.input_type == LK_INPUT_F32 ? LK_IDX_F32 : LK_IDX_U8;
+    d->source.one_label = lk_spec_has_strips(&c->spec);
     d->source.cache = c->cache[0] ? c->cache : NULL;
     d->source.populate = true;
     d->source.verify = verify;

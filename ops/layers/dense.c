@@ -126,9 +126,12 @@ lk_status lk_build_sequence_dense(lk_builder *b, const lk_layer *l, const lk_den
     if (rows > LK_SEQUENCE_ROWS_MAX) {
         return lk_fail(b->error, LK_BAD_CONFIG,
                        "layer %s: a grain of %u examples of %u times has %llu rows, wanted at most "
-                       "%d; use a smaller grain",
+                       "%d; use %s",
                        l->name, b->program->spec->grain, in.h, (unsigned long long)rows,
-                       LK_SEQUENCE_ROWS_MAX);
+                       LK_SEQUENCE_ROWS_MAX,
+                       in.h <= LK_SEQUENCE_ROWS_MAX
+                           ? "a smaller grain"
+                           : "fewer times: shorter examples, or time_reduction before it");
     }
     if ((uint64_t)b->program->microbatch_examples * in.h > INT32_MAX) {
         return lk_fail(b->error, LK_BAD_CONFIG,

@@ -109,7 +109,7 @@ def wrong_arrays(t):
     images("an array of 1 dimensions", "|u1", "(4,)", bytes(4))
     images("of 16 channels", "|u1", (4, 1, 1, 17), bytes(68))
     images("more than 4 dimensions", "|u1", (4, 1, 1, 1, 6), bytes(24))
-    images("a dimension of 0", "|u1", (0, 2, 3), b"")
+    images("a dimension of 0, so there is nothing in it; wanted one item", "|u1", (0, 2, 3), b"")
     images("found 151 bytes", "|u1", (4, 2, 3), bytes(23))
     images("(absurd)", "|u1", (99999999999, 99999999999), bytes(24))
     images("Fortran", "|u1", (4, 2, 3), bytes(24), order="True")
@@ -133,7 +133,7 @@ def wrong_arrays(t):
            struct.pack("<4q", 0, 65536, 1, 2))
     labels("wanted (n) or (n, 1) integers", "<f4", "(4,)", bytes(16))
     labels("wanted (n) or (n, 1) integers", "|u1", "(4, 10)", bytes(40))
-    labels("4", "|u1", "(5,)", bytes(5))
+    labels("bad.npy: found 5 labels, wanted 4, one for each image", "|u1", "(5,)", bytes(5))
     refused(t, 66, "nowhere", "npy", "nowhere", "labels.npy", "--to", "new")
     refused(t, 66, "nowhere", "npy", "images.npy", "nowhere", "--to", "new")
     refused(t, 64, "wanted --to", "npy", "images.npy", "labels.npy")
@@ -218,6 +218,17 @@ def sequences(t):
             {"type": "joint", "name": "joint", "units": 256, "inputs": ["frames", "said"]}],
         "steps": 2, "global_batch": 4, "grain": 2})
     t.expect(0, "train", config, "--data", "split", "--run-dir", "spoken")
+    # Advice of a directory without a test set, and of strips of what are no images.
+    for setting in ("data", "data.directory"):
+        where = ["--data", "ragged4"] if setting == "data" else [
+            "--set", 'data={"directory":"ragged4"}']
+        error = t.expect(66, "train", config, *where, "--run-dir", "never")[2]
+        t.check("ragged4/t10k-images-idx3-ubyte: neither" in error and "--part test" in error and
+                "data.train" in error and "fetch" not in error, "no test set", error)
+    error = t.expect(78, "train", config, "--data", "split", "--run-dir", "never", "--set",
+                     'data.strips={"max":1}')[2]
+    t.check("found labels that are sequences, wanted one label an example: data.strips" in error,
+            "strips of sequences", error)
     options = ["--set", "model.labels=5", "--set", "model.classes=900"]
     with open(config, encoding="utf-8") as f:
         layers = json.load(f)["model"]["layers"]
@@ -267,6 +278,7 @@ def wrong_sequences(t):
     labels("labels.npy: label 2 is 0, wanted 1 to 65535", flat[:2] + [0] + flat[3:])
     labels("label 13 is too large, wanted 1 to 65535", flat[:-1] + [65536])
     labels("label 1 is negative", flat[:1] + [-1] + flat[2:], "<h", "<i2")
+    bad("labels.npy: its shape has a dimension of 0", 2, lambda path: integers(path, []))
     bad("label 2 is too large, wanted 1 to 199", 2, lambda path: None, "--classes", "200")
     bad("offsets.npy: 1 dimensions of f4", 1, lambda path: integers(path, frames, "<f", "<f4"))
     bad("2 dimensions of i8", 1, lambda path: npy(path, "<i8", "(11, 1)", bytes(88)))

@@ -53,6 +53,10 @@ CASES = {
     "more frames than there are": ({"model.layers": [
         {"type": "reshape", "target_shape": [10, 10]}, {"type": "time_reduction", "factor": 11},
         {"type": "flatten"}, {"type": "dense", "units": 10}]}, [], []),
+    "more frames than a grain may have": ({"grain": 1, "model.input": [5000, 10, 1],
+                                           "model.layers": [
+        {"type": "reshape", "target_shape": [5000, 10]}, {"type": "dense", "units": 2},
+        {"type": "flatten"}, {"type": "dense", "units": 10}]}, [], []),
     "gates of a row": ({"model.layers.4": {"type": "gru", "units": 3}}, [], []),
     "a reset before the product": ({"model.layers.4": {
         "type": "gru", "units": 3, "reset_after": False}}, [], []),
