@@ -330,18 +330,23 @@ typedef struct reading {
     uint64_t bytes;
 } reading;
 
+typedef enum record_state { WHOLE, TORN, DAMAGED } record_state;
+
 // The record at `at`: whether it is whole, its step and where it ends.
-static lk_status read_record(const reading *r, uint64_t at, bool *whole, uint64_t *step,
+static lk_status read_record(const reading *r, uint64_t at, record_state *state, uint64_t *step,
                              uint64_t *end, lk_error *error) {
     uint8_t piece[4096];
     uint64_t length;
     uint32_t found, crc = UINT32_MAX;
-    *whole = false;
+    *state = TORN;
     if (r->bytes - at < FRAME_BYTES) return LK_OK;
     LK_CHECK(lk_file_read_all(r->ops, r->file, r->path, piece, FRAME_BYTES, at, error));
     memcpy(&length, piece, sizeof length);
     memcpy(&found, piece + sizeof length, sizeof found);
-    if (masked_crc(piece, sizeof length) != found) return LK_OK;
+    if (masked_crc(piece, sizeof length) != found) {
+        *state = DAMAGED;
+        return LK_OK;
+    }
     at += FRAME_BYTES;
     if (r->bytes - at < TAIL_BYTES || length > r->bytes - at - TAIL_BYTES) return LK_OK;
     *end = at + length + TAIL_BYTES;
@@ -353,27 +358,37 @@ static lk_status read_record(const reading *r, uint64_t at, bool *whole, uint64_
     }
     if (length == 0) *step = 0;
     LK_CHECK(lk_file_read_all(r->ops, r->file, r->path, &found, sizeof found, at + length, error));
-    *whole = mask(crc) == found;
+    *state = mask(crc) == found ? WHOLE : DAMAGED;
     return LK_OK;
 }
 
+// `last`: what ends the part that is kept, or WHOLE.
 static lk_status scan(const reading *r, uint64_t step, uint64_t *keep, uint64_t *records,
-                      lk_error *error) {
-    bool whole = true;
+                      record_state *last, lk_error *error) {
     *keep = *records = 0;
+    *last = WHOLE;
     while (*keep < r->bytes) {
         uint64_t found = 0, end = 0;
-        LK_CHECK(read_record(r, *keep, &whole, &found, &end, error));
-        if (!whole || found > step) break;
+        LK_CHECK(read_record(r, *keep, last, &found, &end, error));
+        if (*last != WHOLE || found > step) break;
         *keep = end;
         ++*records;
     }
     return LK_OK;
 }
 
+static void count_cut(lk_events_cuts *cuts, const reading *r, uint64_t keep, record_state last) {
+    cuts->removed_bytes += r->bytes - keep;
+    if (last != DAMAGED || cuts->damaged++) return;
+    lk_format(cuts->path, sizeof cuts->path, "%s", r->path);
+    cuts->at = keep;
+    cuts->bytes = r->bytes - keep;
+}
+
 lk_status lk_events_cut_file(const lk_file_ops *ops, const char *path, uint64_t step,
-                             uint64_t *removed_bytes, lk_error *error) {
+                             lk_events_cuts *cuts, lk_error *error) {
     reading r = {.ops = ops, .path = path};
+    record_state last;
     uint64_t keep = 0, records = 0;
     r.file = ops->open(ops->context, path, LK_OPEN_UPDATE);
     if (r.file < 0) return lk_file_fail(error, LK_IO_ERROR, path, "open", r.file);
@@ -381,12 +396,12 @@ lk_status lk_events_cut_file(const lk_file_ops *ops, const char *path, uint64_t 
     r.bytes = (uint64_t)bytes;
     if (bytes < 0) {
         lk_file_fail(error, LK_IO_ERROR, path, "take the size", bytes);
-    } else if (scan(&r, step, &keep, &records, error) == LK_OK && keep < r.bytes) {
+    } else if (scan(&r, step, &keep, &records, &last, error) == LK_OK && keep < r.bytes) {
         const int cut = ops->truncate(ops->context, r.file, keep);
         if (cut < 0)
             lk_file_fail(error, LK_IO_ERROR, path, "cut", cut);
-        else if (removed_bytes)
-            *removed_bytes += r.bytes - keep;
+        else
+            count_cut(cuts, &r, keep, last);
     }
     lk_file_sync_close(ops, r.file, path, error);
     if (error->status != LK_OK || records > 1) return error->status;
@@ -409,7 +424,8 @@ bool lk_events_is_ours(const char *name) {
 
 typedef struct cutting {
     const lk_run_dir *run;
-    uint64_t step, *removed_bytes;
+    uint64_t step;
+    lk_events_cuts *cuts;
     lk_error *error;
 } cutting;
 
@@ -419,13 +435,13 @@ static void cut_one(void *context, const char *name) {
     if (c->error->status != LK_OK) return;
     if (!lk_events_is_ours(name)) return;
     if (lk_path_join(path, c->run->path, "/", name, c->error) != LK_OK) return;
-    (void)lk_events_cut_file(c->run->ops, path, c->step, c->removed_bytes, c->error);
+    (void)lk_events_cut_file(c->run->ops, path, c->step, c->cuts, c->error);
 }
 
-lk_status lk_events_cut(const lk_run_dir *run, uint64_t step, uint64_t *removed_bytes,
+lk_status lk_events_cut(const lk_run_dir *run, uint64_t step, lk_events_cuts *cuts,
                         lk_error *error) {
-    cutting c = {run, step, removed_bytes, error};
-    if (removed_bytes) *removed_bytes = 0;
+    cutting c = {run, step, cuts, error};
+    *cuts = (lk_events_cuts){.damaged = 0};
     const int listed = run->ops->list(run->ops->context, run->path, cut_one, &c);
     if (listed < 0 && error->status == LK_OK) {
         return lk_file_fail(error, LK_IO_ERROR, run->path, "list the directory", listed);

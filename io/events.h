@@ -12,7 +12,7 @@
 //
 // Intended use:
 //
-//     lk_events_cut(&dir, step, &error);                        // a resumed run
+//     lk_events_cut(&dir, step, &cuts, &error);                 // a resumed run
 //     lk_events_open(&events, &dir, step + 1, wall, memory, image_bytes, &error);
 //     lk_events_begin(&events, wall, step);                     // one record ..
 //     lk_events_scalar(&events, "train/loss", loss);            // .. of one value or more
@@ -70,13 +70,22 @@ lk_status lk_events_close(lk_events *events, lk_error *error);
 // Is it the name of a file that a run has written? TensorFlow's own files may lie beside them.
 bool lk_events_is_ours(const char *name);
 
+// What a cut removed. A record is damaged where its checksum is wrong, not where the file ends
+// within it, as a kill leaves it. No reader goes on behind one.
+typedef struct lk_events_cuts {
+    uint64_t removed_bytes;
+    uint32_t damaged;          // files with such a record
+    char path[LK_PATH_BYTES];  // the first of them
+    uint64_t at, bytes;        // .. where that record begins, what was removed from there on
+} lk_events_cuts;
+
 // Resume: cuts every event file of the run after its last record of a step up to `step`, and where
-// a record is damaged or torn. One that says nothing then is removed. `removed_bytes` may be NULL.
-lk_status lk_events_cut(const lk_run_dir *run, uint64_t step, uint64_t *removed_bytes,
+// a record is damaged or torn. One that says nothing then is removed.
+lk_status lk_events_cut(const lk_run_dir *run, uint64_t step, lk_events_cuts *cuts,
                         lk_error *error);
-// The same of one file.
+// The same of one file, whose cuts are added.
 lk_status lk_events_cut_file(const lk_file_ops *ops, const char *path, uint64_t step,
-                             uint64_t *removed_bytes, lk_error *error);
+                             lk_events_cuts *cuts, lk_error *error);
 
 #ifdef __cplusplus
 }

@@ -62,9 +62,20 @@ uint64_t lk_journal_bytes(const lk_run *run) {
 
 // --- files ---------------------------------------------------------------------------------------
 
-lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error) {
+lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, const lk_say *say, lk_error *error) {
+    lk_events_cuts cuts;
+    char others[64] = "";
     LK_CHECK(lk_line_log_cut(dir, times_name, done, NULL, error));
-    return lk_events_cut(dir, done, NULL, error);
+    LK_CHECK(lk_events_cut(dir, done, &cuts, error));
+    if (!cuts.damaged) return LK_OK;
+    if (cuts.damaged > 1) {
+        lk_format(others, sizeof others, "; so are %u more event files", cuts.damaged - 1);
+    }
+    lk_say_warning(say,
+                   "%s: byte %llu: a record's checksum is wrong: it was changed or damaged; the "
+                   "%llu bytes from there on, which no reader can use, were removed%s",
+                   cuts.path, (unsigned long long)cuts.at, (unsigned long long)cuts.bytes, others);
+    return LK_OK;
 }
 
 // Where they are asked for.

@@ -16,6 +16,7 @@
 
 #include "apps/run/metric_text.h"
 #include "apps/run/run.h"
+#include "apps/run/say.h"
 #include "io/events.h"
 
 typedef struct lk_journal {
@@ -31,8 +32,9 @@ typedef struct lk_journal {
 
 uint64_t lk_journal_bytes(const lk_run *run);
 
-// A resumed run: cuts what is beyond step `done`.
-lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, lk_error *error);
+// A resumed run: cuts what is beyond step `done`. An event file that is cut before, since it is
+// damaged, is said.
+lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, const lk_say *say, lk_error *error);
 // Before the seal. `over`: the run is finished, and no event file is begun.
 lk_status lk_journal_open(lk_journal *r, lk_run *run, const lk_run_dir *dir, uint64_t done,
                           bool over, lk_error *error);

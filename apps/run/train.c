@@ -646,7 +646,7 @@ static lk_status resume(lk_trainer *t, lk_error *error) {
     check_logs(t);
     uint64_t removed;
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
-    LK_CHECK(lk_journal_cut(&t->dir, t->done, error));
+    LK_CHECK(lk_journal_cut(&t->dir, t->done, &t->calls.say, error));
     LK_CHECK(find_evaluation(t, error));
     if (t->evaluated) t->from.word &= ~(uint64_t)LK_HOT_EVALUATION_OWED;
     LK_CHECK(lk_best_recall(t->run, &t->dir, t->best, error));

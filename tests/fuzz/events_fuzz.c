@@ -69,14 +69,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                              .sync = do_sync,
                              .remove = do_remove};
     lk_error error = {.status = LK_OK};
-    uint64_t cut = 0;
+    static lk_events_cuts cut;
+    cut = (lk_events_cuts){.damaged = 0};
     if (lk_events_cut_file(&ops, "events", data[0], &cut, &error) != LK_OK) abort();
-    if (cut + m.size != size - 1) abort();
+    if (cut.removed_bytes + m.size != size - 1 || cut.damaged > 1) abort();
+    if (cut.damaged && (cut.at != m.size || cut.bytes != cut.removed_bytes)) abort();
     const size_t kept = m.size;
     const bool removed = m.removed;
     m.removed = false;
-    cut = 0;
+    cut = (lk_events_cuts){.damaged = 0};
     if (lk_events_cut_file(&ops, "events", data[0], &cut, &error) != LK_OK) abort();
-    if (cut || m.size != kept || m.removed != removed) abort();
+    if (cut.removed_bytes || cut.damaged || m.size != kept || m.removed != removed) abort();
     return 0;
 }

@@ -91,7 +91,7 @@ static void test_cut(void **state) {
     (void)state;
     char path[LK_PATH_BYTES];
     struct stat one, two;
-    uint64_t removed;
+    lk_events_cuts cuts;
     lk_events e;
     lk_error error = {0};
     begin(&e, 1);
@@ -100,24 +100,34 @@ static void test_cut(void **state) {
     assert_int_equal(lk_events_close(&e, &error), LK_OK);
     list(path);
     stat(path, &one);
-    assert_int_equal(lk_events_cut(&dir, 300, &removed, &error), LK_OK);
-    assert_int_equal(removed, 0);
-    assert_int_equal(lk_events_cut(&dir, 299, &removed, &error), LK_OK);
+    assert_int_equal(lk_events_cut(&dir, 300, &cuts, &error), LK_OK);
+    assert_int_equal(cuts.removed_bytes, 0);
+    assert_int_equal(lk_events_cut(&dir, 299, &cuts, &error), LK_OK);
     stat(path, &two);
-    assert_int_equal(removed, one.st_size - two.st_size);
-    assert_true(removed > 0);
-    assert_int_equal(lk_events_cut(&dir, 4, &removed, &error), LK_OK);
-    assert_int_equal(removed, 5 * (removed / 5));
+    assert_int_equal(cuts.removed_bytes, one.st_size - two.st_size);
+    assert_true(cuts.removed_bytes > 0);
+    assert_int_equal(lk_events_cut(&dir, 4, &cuts, &error), LK_OK);
+    assert_int_equal(cuts.removed_bytes % 5, 0);
     // A byte that has changed: the records before it stay.
     FILE *file = fopen(path, "r+b");
     fseek(file, -6, SEEK_END);
     fputc(0x55, file);
     fclose(file);
-    const uint64_t record = removed / 5;
-    assert_int_equal(lk_events_cut(&dir, 4, &removed, &error), LK_OK);
-    assert_int_equal(removed, record);
+    const uint64_t record = cuts.removed_bytes / 5;
+    assert_int_equal(lk_events_cut(&dir, 4, &cuts, &error), LK_OK);
+    assert_int_equal(cuts.removed_bytes, record);
+    assert_int_equal(cuts.damaged, 1);
+    assert_string_equal(cuts.path, path);
+    assert_int_equal(cuts.bytes, record);
+    stat(path, &one);
+    assert_int_equal(cuts.at, one.st_size);
+    // Torn, by a kill: not damaged.
+    assert_int_equal(truncate(path, one.st_size - 5), 0);
+    assert_int_equal(lk_events_cut(&dir, 4, &cuts, &error), LK_OK);
+    assert_int_equal(cuts.removed_bytes, record - 5);
+    assert_int_equal(cuts.damaged, 0);
     // Nothing but its version and START: gone.
-    assert_int_equal(lk_events_cut(&dir, 0, &removed, &error), LK_OK);
+    assert_int_equal(lk_events_cut(&dir, 0, &cuts, &error), LK_OK);
     assert_int_equal(list(path), 0);
 }
 
@@ -132,7 +142,7 @@ static void test_names(void **state) {
     }
     assert_int_equal(list(path), 3);
     assert_string_equal(strrchr(path, '.'), ".2");
-    assert_int_equal(lk_events_cut(&dir, 0, NULL, &error), LK_OK);
+    assert_int_equal(lk_events_cut(&dir, 0, &(lk_events_cuts){0}, &error), LK_OK);
     assert_int_equal(list(path), 0);
     // A long tag is cut, a closed file takes nothing.
     char tag[4 * LK_EVENTS_TAG_BYTES];

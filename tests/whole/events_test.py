@@ -373,6 +373,28 @@ def killed(t):
     t.check(not files_of("killed"), "--fresh removes them", os.listdir("killed"))
 
 
+def damaged(t):
+    """An event file is cut where it is damaged, and that is said; where a kill has torn it, it is
+    not."""
+    config = t.write("damaged.json", {"steps": 20})
+    _, whole, _ = t.expect(0, "train", config, "--run-dir", "rotten", *ALL)
+    path = files_of("rotten")[0]
+    with open(path, "rb") as f:
+        content = f.read()
+    at = content.index(b"train/loss")
+    for end, said in ((content[:at] + b"T" + content[at + 1:], True), (content[:-3], False),
+                      (content[:20], False)):
+        with open(path, "wb") as f:
+            f.write(end)
+        _, lines, error = t.expect(0, "train", config, "--run-dir", "rotten", "--resume", *ALL)
+        left = os.path.getsize(path) if os.path.exists(path) else 0
+        wanted = f"{path}: byte {left}: a record's checksum is wrong" if said else ""
+        t.check(result(lines) == result(whole) and left < len(end) and
+                wanted in error and error.count("\n") == said, "cut, and said", said, left, error)
+        t.check(not said or f"the {len(end) - left} bytes from there on" in error, "how much",
+                error)
+
+
 def plans(t):
     """What is asked for is in the plan, to the byte."""
     config = t.write("plan.json")
@@ -447,6 +469,7 @@ def main():
     else:
         augmented(t)
         killed(t)
+        damaged(t)
         plans(t)
     t.finish()
 
