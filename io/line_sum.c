@@ -35,18 +35,29 @@ static bool read_digits(const char *text, uint32_t *out) {
     return true;
 }
 
+// {"step":N and a comma, or the end; and a brace at the end.
+static bool looks_like_ours(const lk_line_sums *s) {
+    static const char key[] = "{\"step\":";
+    size_t at = sizeof key - 1;
+    if (s->head_bytes <= at || memcmp(s->head, key, at) != 0) return false;
+    while (at < s->head_bytes && s->head[at] >= '0' && s->head[at] <= '9') at++;
+    return at > sizeof key - 1 && at < s->head_bytes && strchr(",}", s->head[at]) &&
+           s->tail[s->tail_bytes - 1] == '}';
+}
+
 void lk_line_sums_end(lk_line_sums *s) {
     s->has = s->tail_bytes == FIELD_BYTES && memcmp(s->tail, HEAD, HEAD_BYTES) == 0 &&
              memcmp(s->tail + HEAD_BYTES + DIGITS, TAIL, sizeof TAIL - 1) == 0 &&
              read_digits(s->tail + HEAD_BYTES, &s->found);
     s->wanted = s->has ? s->crc : sum_of(s->crc, s->tail, s->tail_bytes ? s->tail_bytes - 1 : 0);
     s->wrong = s->has ? s->found != s->wanted : s->begun;
+    s->foreign = !s->has && !looks_like_ours(s);
     s->begun |= s->has;
     s->without += !s->has;
     s->lines++;
     s->line++;
     s->crc = 0;
-    s->tail_bytes = 0;
+    s->head_bytes = s->tail_bytes = 0;
 }
 
 // The oldest bytes leave the window: first those in it, then those of the piece.
@@ -54,6 +65,9 @@ void lk_line_sums_feed(lk_line_sums *s, const char *bytes, size_t count) {
     const size_t total = s->tail_bytes + count;
     const size_t leaving = total > FIELD_BYTES ? total - FIELD_BYTES : 0;
     const size_t old = LK_MIN(leaving, (size_t)s->tail_bytes), fresh = leaving - old;
+    const size_t first = LK_MIN(count, sizeof s->head - s->head_bytes);
+    memcpy(s->head + s->head_bytes, bytes, first);
+    s->head_bytes += (uint32_t)first;
     s->crc = sum_of(s->crc, s->tail, old);
     s->crc = sum_of(s->crc, bytes, fresh);
     s->tail_bytes -= (uint32_t)old;
@@ -64,6 +78,13 @@ void lk_line_sums_feed(lk_line_sums *s, const char *bytes, size_t count) {
 
 lk_status lk_line_sums_fail(const lk_line_sums *s, const char *path, lk_error *error) {
     const unsigned long long line = s->lines;
+    if (!s->wrong && s->foreign) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: line %llu: found a line without \"" LK_LINE_SUM_KEY
+                       "\" that is not {\"step\":N, ..}, wanted one of a run's log; restore the "
+                       "file from a backup",
+                       path, line);
+    }
     if (!s->wrong) return LK_OK;
     if (!s->has) {
         return lk_fail(error, LK_BAD_DATA,

@@ -9,7 +9,7 @@
 //   body, _, rest = line.rpartition(b',"crc32":"');  zlib.crc32(body) == int(rest[:8], 16)
 //
 // Lines without one were written by versions before it came; they are no error as long as no line
-// before them has one.
+// before them has one, and they begin as every line does: {"step":N
 //
 // Host only. Knows nothing of what the lines say. Never allocates.
 #ifndef LOCKSTEP_IO_LINE_SUM_H
@@ -27,6 +27,8 @@ enum {
     LK_LINE_SUM_BYTES = sizeof ",\"" LK_LINE_SUM_KEY "\":\"01234567\"" - 1
 };  // by which it grows
 
+enum { LK_LINE_STEP_BYTES = sizeof "{\"step\":18446744073709551615," - 1 };  // with which it begins
+
 // Puts the checksum into a line that ends with a brace, without its newline. Returns its new
 // length.
 size_t lk_line_sum_put(char *line, size_t bytes, size_t capacity);
@@ -38,9 +40,12 @@ typedef struct lk_line_sums {
     uint64_t without;        // of them, such without a checksum
     bool begun;              // one with a checksum has come
     bool wrong;              // the last whole line's is wrong, or missing
+    bool foreign;            // the last whole line has none, and is none of a log
     bool has;                // the last whole line has one
     uint32_t found, wanted;  // the checksum it has; that of its bytes
-    // Of the line at hand: its last bytes, not yet in `crc`.
+    // Of the line at hand: its first bytes; its last, not yet in `crc`.
+    uint32_t head_bytes;
+    char head[LK_LINE_STEP_BYTES];
     uint32_t crc;
     uint32_t tail_bytes;
     char tail[LK_LINE_SUM_BYTES + 1];

@@ -111,6 +111,8 @@ require "checkpoints alone are enough" grep -q '^same: 0 steps compared, digest 
 printf '{"step":2,"hidden/ker' >late/hashes.jsonl
 expect 0 'hashes.jsonl is empty' diff a late
 printf '{"step":2,"hidden/ker\n' >late/hashes.jsonl
+expect 65 'hashes.jsonl: line 1: found a line without' diff a late
+printf '{"step":2,"hidden/ker":x}\n' >late/hashes.jsonl
 expect 65 'hashes.jsonl line 1' diff a late
 (cat a/hashes.jsonl && head -1 a/hashes.jsonl) >late/hashes.jsonl
 expect 65 'found step 2 after step 12' diff a late

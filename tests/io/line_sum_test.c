@@ -111,6 +111,43 @@ static void test_lines_without(void **state) {
     expect(&s, false, false);
 }
 
+// Without a checksum it must at least be a line of a log.
+static void test_foreign_lines(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        bool foreign;
+    } cases[] = {{"{\"step\":1}", false},
+                 {"{\"step\":18446744073709551615,\"x\":{}}", false},
+                 {"{\"step\":7,\"x\":1", true},
+                 {"{\"step\":,\"x\":1}", true},
+                 {"{\"step\":184467440737095516150,\"x\":1}", true},
+                 {"{\"step\":7x}", true},
+                 {"{\"steps\":7}", true},
+                 {"{\"step\":", true},
+                 {"hello", true},
+                 {"}", true},
+                 {"", true}};
+    for (size_t i = 0; i < LK_COUNT(cases); i++) {
+        const size_t bytes = strlen(cases[i].line);
+        for (size_t piece = 1; piece < 40; piece++) {
+            lk_line_sums s;
+            lk_error error = {.status = LK_OK};
+            lk_line_sums_start(&s);
+            for (int again = 0; again < 2; again++) {
+                for (size_t at = 0; at < bytes; at += piece)
+                    lk_line_sums_feed(&s, cases[i].line + at, LK_MIN(piece, bytes - at));
+                expect(&s, false, false);
+                assert_int_equal(s.foreign, cases[i].foreign);
+            }
+            assert_int_equal(lk_line_sums_fail(&s, "log", &error),
+                             cases[i].foreign ? LK_BAD_DATA : LK_OK);
+            if (cases[i].foreign)
+                assert_non_null(strstr(error.text, "log: line 2: found a line without"));
+        }
+    }
+}
+
 static void test_files(void **state) {
     (void)state;
     static char line[LINE_BYTES];
@@ -146,6 +183,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answer), cmocka_unit_test(test_any_pieces),
         cmocka_unit_test(test_every_changed_byte), cmocka_unit_test(test_lines_without),
-        cmocka_unit_test(test_files)};
+        cmocka_unit_test(test_foreign_lines), cmocka_unit_test(test_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -353,6 +353,9 @@ def everything(t):
     _, said, error = t.expect(65, "checkpoint", "verify", "--all")
     t.check(said[-1] == "3 runs, 4 checkpoints, 7 logs: 2 wrong", "two of them", said)
     one_line(t, error, "runs: 1 of 4 checkpoints and 1 of 7 logs are not valid")
+    put_lines("runs/one/metrics.jsonl", [b"hello\n", b"world\n"])
+    _, said, error = t.expect(65, "checkpoint", "verify", "runs/one")
+    t.check("found a line without" in error + "".join(said), "no log", said, error)
     t.expect(64, "checkpoint", "verify")
     t.expect(64, "checkpoint", "verify", "--all", "a", "b")
 
