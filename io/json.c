@@ -183,6 +183,14 @@ static bool matches(const json_t *value, const want *wanted) {
     return false;
 }
 
+// Of a string: would it be of the kind that is wanted without its quotes?
+static bool fits_unquoted(const char *text, const want *wanted) {
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    const bool fits = wanted->kind == WANT_BOOL ? json_is_boolean(value) : json_is_number(value);
+    json_decref(value);
+    return fits;
+}
+
 // What to do about `value`, which does not match.
 static void advise(char out[SHOWN_BYTES], const json_t *value, const want *wanted) {
     const char *text = json_string_value(value), *near = NULL;
@@ -193,7 +201,10 @@ static void advise(char out[SHOWN_BYTES], const json_t *value, const want *wante
     else if (json_is_null(value))
         lk_format(out, SHOWN_BYTES, "write a value, or leave the key out where it has a default");
     else if (text && (number || wanted->kind == WANT_BOOL))
-        lk_format(out, SHOWN_BYTES, "write it without quotes");
+        lk_format(out, SHOWN_BYTES, "write %s",
+                  fits_unquoted(text, wanted) ? "it without quotes"
+                  : number                    ? "a number"
+                                              : "one of them");
     else if (wanted->kind == WANT_INTEGER && json_is_real(value))
         lk_format(out, SHOWN_BYTES, "write it without point and exponent");
     else if (number && json_is_number(value))
@@ -890,10 +901,13 @@ lk_status lk_json_set(lk_json *document, const char *assignment, lk_error *error
     if (!equals) return bad_set(assignment, "there is no \"=\"", error);
     json_t *value = parse_value(equals + 1);
     if (!value) {
-        bool whole = is_whole(equals + 1);
+        json_t *text = json_string(equals + 1);
+        const bool utf8 = text != NULL, whole = is_whole(equals + 1);
+        json_decref(text);
         return bad_set(assignment,
-                       whole ? "the integer is beyond 9223372036854775807, the largest"
-                             : "the value begins like JSON and is none, or would be read as 0",
+                       !utf8   ? "the value is not UTF-8"
+                       : whole ? "the integer is beyond 9223372036854775807, the largest"
+                               : "the value begins like JSON and is none, or would be read as 0",
                        error);
     }
     lk_status status = set_value(document, assignment, equals, value, error);

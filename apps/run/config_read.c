@@ -1,6 +1,7 @@
 // config_read.c - values and objects of a configuration, read by their tables of keys. Knows kinds
 // of values; no key, layer or optimizer by name.
 #define _GNU_SOURCE
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,10 +75,15 @@ static lk_status read_u64(const lk_json_cursor *at, const lk_setting *k, lk_json
 static lk_status check_below(const lk_json_cursor *at, const lk_setting *k, float found,
                              lk_error *error) {
     lk_json_cursor value;
+    char rounded[64] = "";
     char wanted[64];
+    double written = 0.0;
     if (k->below == 0.0f || found < k->below || !lk_json_find(at, k->name, &value)) return LK_OK;
+    LK_CHECK(lk_json_as_float(&value, -(double)FLT_MAX, (double)FLT_MAX, &written, NULL, error));
+    if (written < (double)k->below)
+        snprintf(rounded, sizeof rounded, "which fp32 rounds to %g, ", (double)found);
     snprintf(wanted, sizeof wanted, "from %g to below %g", (double)k->low, (double)k->below);
-    return lk_json_refuse(&value, error, "wanted a number %s", wanted);
+    return lk_json_refuse(&value, error, "%swanted a number %s", rounded, wanted);
 }
 
 // An array of numbers, of one at least.

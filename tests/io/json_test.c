@@ -224,6 +224,9 @@ static void test_integers(void **state) {
     refuse_u64("1e1", 1, 10, "without point and exponent");
     refuse_u64("\"3\"", 1, 10, "found string \"3\", wanted an integer from 1 to 10; write it "
                                "without quotes");
+    refuse_u64("\"5x\"", 1, 10,
+               "found string \"5x\", wanted an integer from 1 to 10; write a number");
+    refuse_u64("\"nan\"", 1, 10, "wanted an integer from 1 to 10; write a number");
     refuse_u64("null", 1, 10, "found null");
     refuse_u64("true", 1, 10, "found true");
     refuse_u64("[1]", 1, 10, "found an array of 1 element,");
@@ -440,7 +443,8 @@ static void test_set(void **state) {
     refuse_set("model.layers.[0]=5", LK_BAD_USAGE, "is empty");
     refuse_set("[0]=5", LK_BAD_USAGE, "is empty");
     refuse_set("\xff=5", LK_BAD_USAGE, "UTF-8");
-    refuse_set("name=\xff", LK_BAD_USAGE, "value");
+    refuse_set("name=\xff", LK_BAD_USAGE, "the value is not UTF-8;");
+    refuse_set("name={\"a\":\"\xff\"}", LK_BAD_USAGE, "the value is not UTF-8;");
     refuse_set("name={\"a\":1", LK_BAD_USAGE, "begins like JSON");
     refuse_set("name={\"a\":1,\"a\":2}", LK_BAD_USAGE, "begins like JSON");
     refuse_set("steps=18446744073709551616", LK_BAD_USAGE, "beyond 9223372036854775807");
@@ -522,7 +526,7 @@ static void test_long_messages(void **state) {
     uint64_t out;
     assert_int_equal(lk_json_get_u64(&at, "v", LK_JSON_REQUIRED, 1, 2, &out, &error),
                      LK_BAD_CONFIG);
-    assert_has("...\", wanted an integer from 1 to 2; write it without quotes");
+    assert_has("...\", wanted an integer from 1 to 2; write a number");
     lk_json again;
     char quoted[LK_ERROR_TEXT_BYTES + 16];
     lk_json_close(&document);

@@ -108,6 +108,10 @@ CASES = {
     "output is not the classes": ({"model.layers.4.units": 9}, [], []),
     "classes above the limit": ({"model.classes": 65537, "model.layers.4.units": 65537}, [], []),
     "image above the limit": ({"model.input": [65536, 1, 1]}, [], []),
+    "momentum rounded to its limit": ({"optimizer": {
+        "type": "momentum", "learning_rate": 0.1, "momentum": 0.9999999999}}, [], []),
+    "a rate that is no number": ({}, [], ["--set", "optimizer.learning_rate=nan"]),
+    "steps that are no number": ({}, [], ["--set", "steps=5x"]),
     "momentum at its limit": ({"optimizer": {"type": "momentum", "learning_rate": 0.1,
                                              "momentum": 1}}, [], []),
     "beta at its limit": ({"optimizer": {"type": "adam_keras", "learning_rate": 0.1,
