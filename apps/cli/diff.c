@@ -24,7 +24,8 @@ static const char help[] =
     "--tolerance R: how far do they lie apart? Losses and accuracies of the steps that both\n"
     "logged, and every tensor of every checkpoint that both have. Exit code 1 where a\n"
     "relative difference is above R: for a loss |a - b| / max(|a|, |b|), for a tensor the\n"
-    "largest |a - b| of its elements over the largest magnitude in it.\n";
+    "largest |a - b| of its elements over the largest magnitude in it. Tensors of whole\n"
+    "numbers, such as the state of a loss scale, must be equal.\n";
 
 enum { SIDES = LK_SIDES };
 static const char side_letter[SIDES] = {'A', 'B'};

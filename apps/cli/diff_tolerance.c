@@ -98,12 +98,23 @@ static double relative(double difference, double magnitude) {
     return difference > 0.0 ? difference / magnitude : 0.0;
 }
 
+static bool is_first(const apart *d, uint64_t step) {
+    return d->first[0] == '\0' || step < d->first_step;
+}
+
 static void judge(apart *d, uint64_t step, double r, const char *what) {
-    bool earlier = d->first[0] == '\0' || step < d->first_step;
     d->compared++;
-    if (r <= d->tolerance || !earlier) return;
+    if (r <= d->tolerance || !is_first(d, step)) return;
     d->first_step = step;
     snprintf(d->first, sizeof d->first, "%s, relative difference %.3g", what, r);
+}
+
+// Of counters and the like, which no tolerance makes equal.
+static void judge_equal(apart *d, uint64_t step, bool equal, const char *what) {
+    d->compared++;
+    if (equal || !is_first(d, step)) return;
+    d->first_step = step;
+    snprintf(d->first, sizeof d->first, "%s, whole numbers that are not equal", what);
 }
 
 static void compare_losses(apart *d, const metrics *a, const metrics *b, metric_kind kind) {
@@ -168,7 +179,8 @@ static tensor_apart compare_values(const uint8_t *a, const uint8_t *b, uint64_t 
     return t;
 }
 
-// Tensors that only one run has, as another optimizer's slots, or of another shape, are named.
+// Tensors that only one run has, as another optimizer's slots, or of another shape, are named. All
+// that are no floats are whole numbers.
 static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
     const lk_safetensors_entry *worst = NULL;
     tensor_apart most = {.r = -1.0};
@@ -177,16 +189,20 @@ static void compare_pair(apart *d, const lk_open_checkpoint pair[LK_SIDES]) {
         const lk_safetensors_entry *x = &pair[0].reader.entries[i];
         const lk_safetensors_entry *y = lk_safetensors_find(&pair[1].reader, x->name);
         char what[LK_NAME_BYTES + 16];
-        if (!y || !lk_same_shape(x, y) || x->dtype != LK_SAFETENSORS_F32) {
+        if (!y || !lk_same_shape(x, y)) {
             lk_diff_say("checkpoint of step %llu: tensor %s is not compared: B has %s\n",
                         (ull)pair[0].step, lk_text_shown(name, x->name),
                         y ? "another shape or type of it" : "none");
             continue;
         }
-        const tensor_apart t =
-            compare_values(lk_checkpoint_values(&pair[0], x), lk_checkpoint_values(&pair[1], y),
-                           (x->end - x->begin) / sizeof(float));
+        const uint8_t *a = lk_checkpoint_values(&pair[0], x);
+        const uint8_t *b = lk_checkpoint_values(&pair[1], y);
         snprintf(what, sizeof what, "tensor %.*s", LK_NAME_BYTES, lk_text_shown(name, x->name));
+        if (x->dtype != LK_SAFETENSORS_F32) {
+            judge_equal(d, pair[0].step, memcmp(a, b, x->end - x->begin) == 0, what);
+            continue;
+        }
+        const tensor_apart t = compare_values(a, b, (x->end - x->begin) / sizeof(float));
         judge(d, pair[0].step, t.r, what);
         if (t.r <= most.r) continue;
         most = t;

@@ -136,6 +136,14 @@ expect 0 '^within 2: ' diff a other --tolerance 2
 train plain --set 'optimizer={"type":"sgd","learning_rate":0.05}'
 expect 0 'tensor hidden/kernel/momentum is not compared: B has none' diff a plain --tolerance 2
 expect 0 'tensor hidden/kernel/momentum is not compared: A has none' diff plain a --tolerance 2
+# Whole numbers, as the state of a loss scale, are compared and must be equal.
+half='--set precision=mixed_float16'
+train half $half
+train more $half --set 'loss_scale={"growth_steps":5}'
+expect 0 '^within 0: ' diff half half --tolerance 0
+require "all tensors" [ "$(grep -c 'is not compared' out)" -eq 0 ]
+expect 1 'step 8, tensor run/loss_scale/state, whole numbers that are not equal' \
+    diff half more --tolerance 2
 # A momentum of 0 gives the weights of plain SGD, and has slots.
 train zero --set 'optimizer={"type":"momentum","learning_rate":0.05,"momentum":0}'
 expect 1 '^differ: checkpoint of step 12, tensor .*/momentum: only B has it' diff plain zero
