@@ -473,7 +473,7 @@ lk_status lk_command_data(int argc, char **argv, lk_error *error) {
         "lockstep data fetch|import|unpack|shard|verify|clean ...\n"
         "\n"
         "  lockstep data fetch NAME [--to DIR]               mnist or fashion-mnist, verified\n"
-        "  lockstep data import npy|cifar ... --to DIR       other formats to IDX\n"
+        "  lockstep data import FORMAT ... --to DIR          of npy, png, csv and others\n"
         "  lockstep data unpack FILE.gz OUT                  one gzip file\n"
         "  lockstep data shard SOURCE --shards N --to DIR    spread a set over files\n"
         "  lockstep data verify SOURCE                       check all, print the data hash\n"
