@@ -55,6 +55,7 @@ typedef struct said {
 typedef struct child {
     pid_t process;
     bool running, stopped;  // stopped: this process asked it to end
+    bool silent;            // it did not go on, and that is why the others ended
     int status;             // as waitpid says it
     uint32_t place;         // how many ended before
     said streams[STREAMS];
@@ -384,6 +385,45 @@ static bool is_common(int status) {
            code == LK_TERMINATED || code == LK_HANGUP;
 }
 
+// Whether the kernel has it stopped, as after Ctrl-Z or in a debugger.
+static bool is_halted(pid_t process) {
+    char path[40], text[256];
+    lk_format(path, sizeof path, "/proc/%ld/stat", (long)process);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    const ssize_t bytes = read(file, text, sizeof text - 1);
+    close(file);
+    text[LK_MAX(bytes, 0)] = '\0';
+    const char *state = strrchr(text, ')');
+    return state && strlen(state) > 2 && strchr("Tt", state[2]);
+}
+
+// What a worker says of one that it waited for in vain: comm/mpi/lost.c.
+static bool says_silent(const child *c, pid_t process) {
+    char what[64];
+    lk_format(what, sizeof what, "(process %ld) is silent", (long)process);
+    for (uint32_t i = 0; i < LK_MIN(c->lines, (uint32_t)LAST_LINES); i++) {
+        if (strstr(c->last[i], what)) return true;
+    }
+    return false;
+}
+
+// After the first failure, before anybody is asked to end, which would wake those that are stopped:
+// marks who may have made it fail by doing nothing.
+static void find_silent(const child *first) {
+    bool halted = false;
+    if (!WIFEXITED(first->status) || WEXITSTATUS(first->status) != LK_RETRY) return;
+    for (uint32_t w = 0; w < here.workers; w++) {
+        child *c = &children[w];
+        c->silent = c->running && is_halted(c->process);
+        halted = halted || c->silent;
+    }
+    for (uint32_t w = 0; w < here.workers && !halted; w++) {
+        child *c = &children[w];
+        c->silent = c->running && says_silent(first, c->process);
+    }
+}
+
 static void reap(void) {
     int status;
     for (pid_t process; (process = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -399,6 +439,7 @@ static void reap(void) {
         if (is_common(status) || here.failed) continue;
         here.failed = true;
         here.failed_at = lk_seconds();
+        find_silent(c);
     }
 }
 
@@ -437,16 +478,26 @@ static void leave(slot *s) {
     s->losses++;
 }
 
-// Whose end was its own and not the others' doing is away for a while: killed by a stranger or deaf
-// to all but SIGKILL; or where there is none, gone as if all were well. Returns how many.
+// How a worker was lost, the surest first: killed by a stranger or deaf to all but SIGKILL; silent;
+// gone as if all were well.
+typedef enum loss { LOST_KILLED, LOST_SILENT, LOST_GONE, LOSSES } loss;
+
+static bool is_lost(const child *c, loss how) {
+    const bool signaled = WIFSIGNALED(c->status);
+    const bool ours = signaled && c->stopped && WTERMSIG(c->status) != SIGKILL;
+    switch (how) {
+    case LOST_KILLED: return signaled && !ours;
+    case LOST_SILENT: return c->silent;
+    default: return !signaled && WEXITSTATUS(c->status) == LK_OK;
+    }
+}
+
+// Whose end was its own and not the others' doing is away for a while. Returns how many.
 static uint32_t send_away(void) {
     uint32_t lost = 0;
-    for (uint32_t killed = 2; killed-- > 0 && lost == 0;) {
+    for (loss how = LOST_KILLED; how < LOSSES && lost == 0; how++) {
         for (uint32_t w = 0; w < here.workers; w++) {
-            const child *c = &children[w];
-            const bool was = WIFSIGNALED(c->status);
-            const bool ours = was && c->stopped && WTERMSIG(c->status) != SIGKILL;
-            if (was != killed || ours || (!was && WEXITSTATUS(c->status) != LK_OK)) continue;
+            if (!is_lost(&children[w], how)) continue;
             leave(&slots[slot_of[w]]);
             lost++;
         }
@@ -496,13 +547,15 @@ static void attend(void) {
     }
 }
 
-enum { FAULT = 3 };  // suspicion of an end of its own, and from here on
+enum { SILENT = 3, FAULT };  // FAULT: suspicion of an end of its own, and from here on
 
 // How likely the end of a worker is the cause and not the consequence of the others': a worker that
-// sees another die ends with LK_RETRY, one that was asked to end is no cause, and of those that end
-// for the same reason one says it.
+// sees another die or be silent ends with LK_RETRY, one that was asked to end is no cause, and of
+// those that end for the same reason one says it.
 static uint32_t suspicion(const child *c) {
-    if (WIFSIGNALED(c->status)) return c->stopped ? 0 : FAULT + 2;
+    if (WIFSIGNALED(c->status) && !c->stopped) return FAULT + 2;
+    if (c->silent) return SILENT;
+    if (WIFSIGNALED(c->status)) return 0;
     switch (WEXITSTATUS(c->status)) {
     case LK_OK: return 0;
     case LK_INTERRUPTED:
@@ -532,15 +585,17 @@ static bool all_done(void) {
     return true;
 }
 
-static bool may_go_on(const child *c) {
-    return WIFSIGNALED(c->status) || WEXITSTATUS(c->status) == LK_RETRY;
+static lk_status status_of(const child *c) {
+    return WIFSIGNALED(c->status) || c->silent ? LK_RETRY : (lk_status)WEXITSTATUS(c->status);
 }
 
-static lk_status status_of(const child *c) {
-    return WIFSIGNALED(c->status) ? LK_RETRY : (lk_status)WEXITSTATUS(c->status);
-}
+static bool may_go_on(const child *c) { return status_of(c) == LK_RETRY; }
 
 static void say_end(const child *c, char *out, size_t bytes) {
+    if (c->silent && (c->stopped || !WIFSIGNALED(c->status))) {
+        lk_format(out, bytes, "was stopped or silent, and the others gave it up");
+        return;
+    }
     if (WIFSIGNALED(c->status)) {
         int number = WTERMSIG(c->status);
         lk_format(out, bytes, "was killed by signal %d (%s)", number, strsignal(number));
@@ -588,7 +643,7 @@ static lk_status run_once(bool *again, lk_error *error) {
     if (*again) return LK_TERMINATED;
     if (first == here.workers) return LK_OK;
     // The leader has said why, and what can be done.
-    if (is_common(c->status)) return status_of(c);
+    if (!c->silent && is_common(c->status)) return status_of(c);
     *again = may_go_on(c) && !here.asked && !here.unread;
     say_end(c, end, sizeof end);
     show_last_lines(first);
@@ -640,11 +695,11 @@ static const char help[] =
     "\n"
     "  --workers N    processes, 1 to 1024\n"
     "  --replicas M   threads of each; without it the processors are shared out\n"
-    "  --restarts K   at most so often: where a worker was killed or lost, start all again, with\n"
-    "                 --resume\n"
-    "  --elastic MIN  where a worker was killed or lost, go on with the others, as long as they "
-    "are\n"
-    "                 MIN or more; it is taken in again later. These do not count as restarts\n"
+    "  --restarts K   at most so often: where a worker was killed, lost or silent, start all\n"
+    "                 again, with --resume\n"
+    "  --elastic MIN  where a worker was killed, lost or silent, go on with the others, as long\n"
+    "                 as they are MIN or more; it is taken in again later. These do not count as\n"
+    "                 restarts\n"
     "  --rejoin S     .. after S seconds (30), and twice as long each time it is lost again\n"
     "\n"
     "The first Ctrl-C, SIGTERM or SIGHUP goes to the workers, which save and end; a second Ctrl-C "
@@ -701,6 +756,11 @@ static lk_status read_command(int argc, char **argv, lk_error *error) {
         return lk_fail(error, LK_BAD_USAGE,
                        "--elastic: found %u with --workers %u, wanted at most as many",
                        here.elastic, here.slots);
+    }
+    if (here.rejoin_seconds && !here.elastic) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--rejoin: found without --elastic, which alone goes on without a lost "
+                       "worker; add --elastic MIN, or leave --rejoin away");
     }
     here.train = argv + at;
     here.train_count = (uint32_t)(argc - at);

@@ -135,9 +135,10 @@ def lose_worker(t, number, fault, config, wanted):
     if collective == "messages":
         environment["UCX_TLS"] = "tcp,self"
     more = ["--elastic", "1", "--rejoin", "600"] if elastic else ["--restarts", "1"]
+    soon = ["--step-timeout", "2"] if how in ("stop", "wait") else []
     end = case.call(STRIKE, "launch", "--workers", str(world), "--replicas", "1", *more, "train",
                     config, "--run-dir", case.run, "--collective", collective if world > 1 else
-                    "auto", *settings(every), environment=environment)
+                    "auto", *soon, *settings(every), environment=environment)
     case.check(os.path.exists(case.run + ".struck"), "it was struck", end[2])
     least = 0 if place in START_UP else STEPS if place == "end" else least_step(place, step, every)
     if collective == "messages" and least:  # what it gave last may be lost with it
@@ -145,6 +146,9 @@ def lose_worker(t, number, fault, config, wanted):
     case.judge(end, wanted, least)
     said = f"goes on with {world - 1} of {world} workers" if elastic else "restart 1 of 1"
     case.check(said in end[2], "it says so", end[2])
+    if soon:
+        case.check(re.search(rf"rank {victim} of {world} \(process \d+\) failed first: it was "
+                             "stopped or silent", end[2]), "who did not go on", end[2])
     return case.end()
 
 
@@ -334,7 +338,10 @@ SOME = [("alone", place, step, every) for every, step in ((1, 25), (3, 29))
             ("copy", 3, 0, "messages", True), ("kept", 3, 0, "window", False),
             ("end", 2, 0, "window", False))] + \
        [("exit", "forward", 25, 1, 3, 0, "window", True),
-        ("exit", "apply", 25, 1, 2, 1, "messages", False)]
+        ("exit", "apply", 25, 1, 2, 1, "messages", False),
+        ("stop", "forward", 25, 1, 2, 0, "window", True),
+        ("stop", "apply", 25, 1, 3, 1, "messages", True),
+        ("wait", "backward", 25, 1, 3, 2, "window", True)]
 
 
 # --- two hosts ------------------------------------------------------------------------------------

@@ -224,6 +224,8 @@ def refusals(t):
             (64, "did you mean \"--workers\"", "launch", "--worker", "2", "train", config),
             (64, "--elastic: found 3", "launch", "--workers", "2", "--elastic", "3", "train",
              config),
+            (64, "--rejoin: found without --elastic", "launch", "--workers", "2", "--rejoin", "5",
+             "train", config),
             (64, "--workers: found \"0\"", "launch", "--workers", "0", "train", config),
             (64, "leave --cluster away", "launch", "--workers", "2", "train", config, "--cluster",
              "nodes.json"),
@@ -330,8 +332,8 @@ def silent(t):
     os.kill(victim, signal.SIGSTOP)
     code, _, error = end(process)
     t.check(code == 75 and "rank 2 on " in error and "is silent for longer than --step-timeout"
-            in error and "failed first: it ended with exit code 75" in error, "a stopped worker",
-            code, error)
+            in error and f"rank 2 of 4 (process {victim}) failed first: it was stopped or silent"
+            in error, "a stopped worker", code, error)
     t.check(not workers_of(process), "nobody is left")
 
 
