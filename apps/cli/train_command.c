@@ -384,8 +384,9 @@ static void show_result(display *d, const lk_train_event *e) {
                      (double)e->since * e->run->config.spec.global_batch / e->seconds);
         lk_laps_print(&e->run->laps, &d->out);
     } else {
-        lk_text_line(out, "nothing to do: step %llu of %llu is already saved",
-                     (unsigned long long)e->step, (unsigned long long)e->steps);
+        lk_text_line(out, "nothing to do: step %llu of %llu is already %s",
+                     (unsigned long long)e->step, (unsigned long long)e->steps,
+                     e->saved == e->step ? "saved" : "trained");
     }
     lk_text_line(out, "run_identity %s", e->run->identity_hex);
     lk_text_line(out, "digest %s", e->digest);

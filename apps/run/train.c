@@ -615,6 +615,7 @@ static lk_status go_on_from(lk_trainer *t, lk_error *error) {
         lk_status status =
             lk_load_weights(t->run, t->dir.ops, NULL, t->dir.path, &t->calls.say, &t->done, &why);
         const bool none = status == LK_NO_INPUT || status == LK_BAD_DATA;
+        if (status == LK_OK) t->saved = t->done;
         if (!from->found || !(none || (status == LK_OK && from->step > t->done))) {
             const bool stale = status == LK_OK && from->found && from->step < t->done;
             if (stale) lk_hot_say_stale(from, t->done, &t->calls.say);
@@ -622,6 +623,8 @@ static lk_status go_on_from(lk_trainer *t, lk_error *error) {
             *error = why;
             return status;
         }
+    } else if (names_end > 0) {
+        t->saved = names_end - 1;
     }
     t->done = from->step;
     lk_say_line(&t->calls.say, "weights of step %llu from the hot state of rank %u's host",
@@ -641,7 +644,6 @@ static lk_status resume(lk_trainer *t, lk_error *error) {
                     t->dir.path);
     } else {
         LK_CHECK(status);
-        if (!t->from.found) t->saved = t->done;
     }
     check_logs(t);
     uint64_t removed;
@@ -693,7 +695,7 @@ static lk_status open_files(lk_trainer *t, lk_error *error) {
     tell(t, LK_TRAIN_LAID_OUT);
     // A run that is finished changes nothing any more.
     const bool ended = lk_best_is_exhausted(&t->best[LK_BEST_STOPS]);
-    const bool over = t->saved != UINT64_MAX && (ended || t->saved >= lk_run_steps(run));
+    const bool over = t->saved == t->done && (ended || t->done >= lk_run_steps(run));
     if (!over) LK_CHECK(write_documents(t, error));
     LK_CHECK(lk_line_log_open(&t->metrics, &t->dir, "metrics.jsonl", run->log_buffers,
                               LK_RUN_LOG_BYTES, error));

@@ -288,6 +288,30 @@ def last_step(t, number, config, wanted):
     case.end()
 
 
+def what_stands(t, number):
+    """After the hot state was taken a run knows the checkpoint that it has on disk."""
+    wide = t.write("wide.json", {"steps": STEPS, "checkpoint.every_steps": SAVE,
+                                 "model.layers.3.units": 400})
+    case = Case(t, number, "what stands")
+    strike_alone(case, "create", STEPS - 1, 1, wide)
+    code, out, error = case.call(
+        "sh", "-c", 'ulimit -f 100; trap "" XFSZ; exec "$0" "$@"', t.program, "train", wide,
+        "--run-dir", case.run, "--resume", *settings(1))
+    case.check(code == 74 and "(the last one is that of step 30)" in error, "it cannot save", code,
+               error)
+    case.check("nothing to do: step 40 of 40 is already trained" in out, "nor says so", out)
+    schedule = {"type": "piecewise", "boundaries": [26], "values": [1e30]}
+    wild = t.write("wild.json", {"steps": STEPS, "checkpoint.every_steps": SAVE,
+                                 "optimizer.learning_rate_schedule": schedule})
+    shutil.rmtree(case.run)
+    strike_alone(case, "forward", 25, 1, wild)
+    code, _, error = case.call(t.program, "train", wild, "--run-dir", case.run, "--resume",
+                               *settings(1))
+    case.check(code == 80 and "the last checkpoint, of step 20, stands" in error, "it diverges",
+               code, error)
+    case.end()
+
+
 # --- which ----------------------------------------------------------------------------------------
 
 KINDS = ["none", "newest", "older", "both", "head", "power cut", "short", "checkpoints damaged",
@@ -471,6 +495,7 @@ def main():
     begun_anew(t, len(cases) + 1, config, wanted)
     refused(t, len(cases) + 2, config)
     last_step(t, len(cases) + 3, config, wanted)
+    what_stands(t, len(cases) + 4)
     if mpi:
         host_lost(t, len(cases), config, wanted)
         lose_and_return(t)
