@@ -163,14 +163,14 @@ static lk_status one_step(const lk_embedded *run, uint64_t step, lk_error *error
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite: %s; try a smaller learning_rate, or precision "
                        "mixed_bfloat16 or float32",
-                       (ull)step, result.bad_tensor,
+                       (ull)step + 1, result.bad_tensor,
                        run->spec.model.loss_scale.replays
                            ? "no smaller loss scale helps"
                            : "loss_scale.skips_max steps were skipped one after another");
     if (result.bad_tensor)
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite: the run diverged; try a smaller learning_rate",
-                       (ull)step, result.bad_tensor);
+                       (ull)step + 1, result.bad_tensor);
     bool last = step + 1 == run->steps;
     if ((step + 1) % run->log_every_steps == 0 || step == 0 || last) say_loss(&result, step);
     return LK_OK;

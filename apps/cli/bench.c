@@ -154,7 +154,7 @@ static lk_status run_steps(lk_run *run, uint64_t first, uint64_t count, lk_error
     if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
     if (!r.bad_tensor) return LK_OK;
     return lk_fail(error, LK_NOT_FINITE, "%s: step %llu: %s is not finite", run->config.name,
-                   (unsigned long long)r.step, r.bad_tensor);
+                   (unsigned long long)r.step + 1, r.bad_tensor);
 }
 
 // Every block does the same steps from the same weights: ReLU's zeros, which cost less, are those

@@ -258,7 +258,7 @@ static lk_status do_step(reproduction *r, lk_run *run, uint64_t step, bool settl
     if (result.pending && settle) result = lk_run_settle(run);
     if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
     if (result.bad_tensor) {
-        lk_fail(error, LK_NOT_FINITE, "step %llu: %s is not finite", (ull)result.step,
+        lk_fail(error, LK_NOT_FINITE, "step %llu: %s is not finite", (ull)result.step + 1,
                 result.bad_tensor);
         return lk_run_blame_data(run, LK_NOT_FINITE, error);
     }

@@ -158,7 +158,7 @@ static lk_status compare_run(verifier *v, const promise *p, lk_run *run, uint64_
             }
             if (!r.bad_tensor) continue;
             return lk_fail(error, LK_NOT_FINITE, "%s: step %llu: %s is not finite", p->name,
-                           (ull)r.step, r.bad_tensor);
+                           (ull)r.step + 1, r.bad_tensor);
         }
         LK_CHECK(lk_run_fetch(run, error));
         lk_run_digest(run, digest);

@@ -183,8 +183,8 @@ static lk_status end_run(lockstep_run *r, const lk_error *error) {
     return error->status;
 }
 
-static lk_status check_result(lockstep_run *r, const char *what, const lk_step_result *result,
-                              lk_error *error) {
+static lk_status check_result(lockstep_run *r, const char *what, uint64_t step,
+                              const lk_step_result *result, lk_error *error) {
     lk_run *run = &r->run;
     if (run->lost.status != LK_OK) {
         *error = run->lost;
@@ -192,7 +192,7 @@ static lk_status check_result(lockstep_run *r, const char *what, const lk_step_r
         (void)lk_fail(error, LK_NOT_FINITE,
                       "%s %llu: %s is not finite: the run diverged; try a "
                       "smaller learning_rate",
-                      what, (unsigned long long)r->done, result->bad_tensor);
+                      what, (unsigned long long)step, result->bad_tensor);
         (void)lk_run_blame_data(run, error->status, error);
     }
     return error->status;
@@ -237,7 +237,7 @@ static lk_status step(lockstep_run *r, lockstep_result *out, lk_error *error) {
     run->arena.phase = "training";
     lk_step_result result = lk_run_step(run, r->done);
     if (result.pending && run->lost.status == LK_OK) result = lk_run_settle(run);
-    if (check_result(r, "step", &result, error) != LK_OK) return end_run(r, error);
+    if (check_result(r, "step", r->done + 1, &result, error) != LK_OK) return end_run(r, error);
     r->done++;
     give(r, &result, out);
     return lk_run_scrub(run, error) == LK_OK ? LK_OK : end_run(r, error);
@@ -266,7 +266,7 @@ static lk_status evaluate(lockstep_run *r, lockstep_result *out, lk_error *error
     }
     run->arena.phase = "evaluation";
     const lk_step_result result = lk_run_evaluate(run, r->done);
-    if (check_result(r, "evaluation after step", &result, error) != LK_OK) {
+    if (check_result(r, "evaluation after step", r->done, &result, error) != LK_OK) {
         return run->lost.status == LK_OK ? error->status : end_run(r, error);
     }
     LK_CHECK(lk_run_check_data(run, error));

@@ -259,7 +259,7 @@ static lk_status check_finite(const lk_trainer *t, const lk_step_result *r, lk_e
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite at loss scale %llu: %s, and the run saves "
                        "nothing more; %s; try a smaller learning_rate, or %s",
-                       (unsigned long long)r->step, r->bad_tensor,
+                       (unsigned long long)r->step + 1, r->bad_tensor,
                        (unsigned long long)r->loss_scale,
                        t->run->config.spec.model.loss_scale.replays
                            ? "no smaller one helps"
@@ -271,7 +271,7 @@ static lk_status check_finite(const lk_trainer *t, const lk_step_result *r, lk_e
     return lk_fail(error, LK_NOT_FINITE,
                    "step %llu: %s is not finite: the run diverged and saves nothing more; %s; try "
                    "a smaller learning_rate",
-                   (unsigned long long)r->step, r->bad_tensor, saved);
+                   (unsigned long long)r->step + 1, r->bad_tensor, saved);
 }
 
 // Before anybody says, hashes or saves what was computed: a GPU's steps are over, and finite.

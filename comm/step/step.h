@@ -68,7 +68,7 @@ static inline bool lk_is_flagged(const lk_flags *f) {
 }
 
 typedef struct lk_step_result {
-    uint64_t step;  // set by who knows it
+    uint64_t step;  // from 0: whoever says it adds 1. Set by who knows it
     const lk_program *program;  // whose objective it is of; NULL: of the only one, or not known
     uint32_t examples;
     uint32_t counts[LK_METRIC_COUNTS_MAX];  // of the metrics, by number (ops/metric.h)

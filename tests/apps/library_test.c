@@ -654,6 +654,9 @@ static void test_diverged(void **state) {
     lockstep_config_number(c, "optimizer.learning_rate", 1e30);
     lockstep_run *run = opened(c, 2);
     for (int i = 0; i < 50 && status == LOCKSTEP_OK; i++) status = lockstep_step(run, NULL, &error);
+    char step[40];
+    snprintf(step, sizeof step, "step %llu: ", (unsigned long long)lockstep_steps_done(run) + 1);
+    assert_refused(status, LOCKSTEP_NOT_FINITE, &error, step);
     assert_refused(status, LOCKSTEP_NOT_FINITE, &error, "not finite");
     assert_refused(lockstep_step(run, NULL, &again), LOCKSTEP_NOT_FINITE, &again, error.text);
     assert_refused(lockstep_save(run, work, &again), LOCKSTEP_NOT_FINITE, &again, error.text);

@@ -161,7 +161,7 @@ static void one_step(lk_driver *driver, uint64_t step) {
     lk_driver_start(driver, 0, step);
     lk_driver_run_in_turn(driver);
     if (lk_driver_finish(driver).bad_tensor) {
-        fprintf(stderr, "step_count: step %llu is not finite\n", (unsigned long long)step);
+        fprintf(stderr, "step_count: step %llu is not finite\n", (unsigned long long)step + 1);
         exit(LK_NOT_FINITE);
     }
 }
