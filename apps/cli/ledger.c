@@ -107,6 +107,7 @@ static lk_status count_examples(ledger *l, lk_error *error) {
 // The shards are the manifest's to say, so it is looked for after all.
 static lk_status open_config(ledger *l, lk_config_options *options, lk_error *error) {
     options->no_data = l->recorded_examples > 0 && !options->data_directory;
+    options->counted = options->no_data;  // the run was given it by --data, perhaps
     LK_CHECK(lk_config_open(&l->config, options, error));
     if (!l->config.sharded || !options->no_data) return LK_OK;
     lk_config_close(&l->config);

@@ -57,7 +57,25 @@ lk_status lk_config_load(lk_json *document, const char *file, lk_error *error) {
     return lk_json_load_file(document, file, error);
 }
 
+// What --data takes the place of would be left out without a word, where it was asked for, too.
+static lk_status check_replaced(const lk_config_options *options, lk_error *error) {
+    static const char *const names[] = {"data.set", "data.directory", "data.train", "data.test"};
+    for (uint32_t i = 0; i < options->set_count && options->data_directory; i++) {
+        const char *set = options->set[i];
+        for (uint32_t n = 0; n < LK_COUNT(names); n++) {
+            const size_t length = strlen(names[n]);
+            if (strncmp(set, names[n], length) != 0 || !strchr("=.", set[length])) continue;
+            return lk_fail(error, LK_BAD_USAGE,
+                           "--set %.*s: found with --data, which takes the place of data.set, "
+                           "data.directory, data.train and data.test; leave one of the two away",
+                           (int)strcspn(set, "="), set);
+        }
+    }
+    return LK_OK;
+}
+
 static lk_status load_document(lk_config *c, const lk_config_options *options, lk_error *error) {
+    LK_CHECK(check_replaced(options, error));
     if (options->text) {
         LK_CHECK(lk_json_load_text(&c->document, options->config, options->text,
                                    options->text_bytes, error));
@@ -294,7 +312,7 @@ static lk_status settle_data(lk_config *c, const lk_json_cursor *root,
     (void)hold(&c->test, options->test);
     if (c->evaluates) LK_CHECK(stand_in(c, error));
     c->sharded = c->said.order == 1;
-    if (!c->train.given) {
+    if (!c->train.given && !options->counted) {
         return lk_fail(
             error, LK_BAD_CONFIG,
             "%s: data: no training set is named; wanted data.set, data.directory, data.train "

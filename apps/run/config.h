@@ -120,6 +120,7 @@ typedef struct lk_config_options {
     uint64_t examples;           // --examples: data.train_examples, 0: not given
     bool verify_data;            // --verify-data
     bool no_data;                // no data set is looked for: it need not be on this machine
+    bool counted;                // .. nor named: how many training examples there are is known
     bool evaluates;              // nothing is trained: no training set is looked for
     const char *kernels;         // --kernels, or NULL
     uint32_t gpus;               // --gpus, 0: not given

@@ -95,6 +95,15 @@ def main():
              "5", "--to", "shards")
     compare(t, "sharded", {"order": "sharded", "train": {"manifest": "shards/manifest.json"}})
 
+    os.makedirs("four")
+    for part in ("train", "t10k"):
+        shutil.copy("data/images", f"four/{part}-images-idx3-ubyte")
+        shutil.copy("data/labels", f"four/{part}-labels-idx1-ubyte")
+    with open("unnamed.json", "w", encoding="utf-8") as f:
+        json.dump({k: v for k, v in json.load(open(config, encoding="utf-8")).items()
+                   if k != "data"}, f)
+    t.expect(0, "train", "unnamed.json", "--data", "four", "--run-dir", "named")
+    shutil.rmtree("four")
     of_run = ledger(t, "whole", "--step", "4")
     t.check(ledger(t, config, "--step", "4", "--replicas", "2") == of_run,
             "a configuration says the same")
@@ -106,6 +115,7 @@ def main():
     t.check(lines[-1].startswith("example 17 of 96: used ") and len(lines) > 2, "lines", lines)
     shutil.move("data", "gone")
     t.check(ledger(t, "whole", "--step", "4") == of_run, "without the data")
+    t.check(ledger(t, "named", "--step", "4")["uses"], "nor is it named")
     refused(t, 66, "data/images", config, "--step", "4")
     os.rename("gone", "data")
     refused(t, 64, "either --example N or --step S", "whole")
