@@ -46,8 +46,8 @@ static lk_status look(const lk_run_dir *run, survey *s, lk_error *error) {
 }
 
 static lk_status refuse_missing(const lk_run_dir *run, lk_error *error) {
-    return lk_fail(error, LK_NO_INPUT, "%s: no run to resume (no file \"%s\"); start without "
-                   "--resume", run->path, IDENTITY_NAME);
+    return lk_fail(error, LK_NO_INPUT, "%s: no run to resume (no file \"%s\"); begin it "
+                   "with --fresh, or name the directory of one", run->path, IDENTITY_NAME);
 }
 
 static lk_status judge(const lk_run_dir *run, const survey *s, lk_run_entry entry,

@@ -134,16 +134,22 @@ static lk_status check_output(const exporter *e, lk_error *error) {
 }
 
 static lk_status open_newest(exporter *e, lk_text_out *out, lk_error *error) {
-    enum { TENSORS_MAX = 4096 };
+    enum { TENSORS_MAX = 4096, TRIES = 10 };
     lk_checkpoint_found found;
     LK_CHECK(lk_path_join(e->run_config, e->source, "/", "config.json", error));
     lk_safetensors_entry *entries = calloc(TENSORS_MAX, sizeof *entries);
     if (!entries) return lk_fail(error, LK_UNAVAILABLE, "%s: no memory to read it", e->source);
     const lk_say say = lk_say_on(out);
-    lk_status status =
-        lk_find_weights(&lk_file_ops_posix, e->source, entries, TENSORS_MAX, &say, &found, error);
+    lk_status status = LK_NO_INPUT;
+    // A run that goes on may remove the newest meanwhile, and has a newer one.
+    for (uint32_t i = 0; i < TRIES && status == LK_NO_INPUT; i++) {
+        error->status = LK_OK;
+        status = lk_find_weights(&lk_file_ops_posix, e->source, entries, TENSORS_MAX, &say, &found,
+                                 error);
+        if (status == LK_OK) status = lk_checkpoint_enter(&e->from, found.path, true, error);
+    }
     free(entries);
-    return status == LK_OK ? lk_checkpoint_enter(&e->from, found.path, true, error) : status;
+    return status;
 }
 
 // A checkpoint that lies where a run saved it: RUN/checkpoints/FILE, of the run that RUN recorded.

@@ -458,27 +458,28 @@ static lk_status parse_latency(const char *text, double *out, lk_error *error) {
                    text);
 }
 
-static lk_status parse_count(const char *option, const char *text, uint64_t most, uint64_t *out,
-                             lk_error *error) {
+static lk_status parse_from(uint64_t least, const char *option, const char *text, uint64_t most,
+                            uint64_t *out, lk_error *error) {
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     bool digits = *text >= '0' && *text <= '9' && *end == '\0';
-    if (!digits || errno != 0 || value < 1 || value > most) {
-        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number from 1 to %llu",
-                       option, text, (unsigned long long)most);
+    if (!digits || errno != 0 || value < least || value > most) {
+        return lk_fail(error, LK_BAD_USAGE, "--%s: found \"%s\", wanted a number from %llu to %llu",
+                       option, text, (unsigned long long)least, (unsigned long long)most);
     }
     *out = value;
     return LK_OK;
 }
 
+static lk_status parse_count(const char *option, const char *text, uint64_t most, uint64_t *out,
+                             lk_error *error) {
+    return parse_from(1, option, text, most, out, error);
+}
+
 // From 0 on; *out is 1 more.
 static lk_status parse_index(const char *option, const char *text, uint64_t *out, lk_error *error) {
-    if (strcmp(text, "0") == 0) {
-        *out = 1;
-        return LK_OK;
-    }
-    LK_CHECK(parse_count(option, text, (uint64_t)1 << 40, out, error));
+    LK_CHECK(parse_from(0, option, text, (uint64_t)1 << 40, out, error));
     ++*out;
     return LK_OK;
 }

@@ -96,29 +96,6 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
     }
 }
 
-// The fewest digits that give the float back.
-static double plain_float(float value) {
-    char text[32];
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) break;
-    }
-    return strtod(text, NULL);
-}
-
-json_t *lk_setting_default(const lk_setting *k) {
-    const char *names[LK_KEY_CHOICES_MAX];
-    uint32_t fallback;
-    if (k->required || k->chosen || k->fallback) return NULL;
-    if (lk_setting_words(k, names, &fallback)) return json_string(names[fallback]);
-    switch (k->kind) {
-    case LK_SETTING_BOOL: return json_boolean(k->constant != 0);
-    case LK_SETTING_FLOAT: return json_real(plain_float(k->float_constant));
-    case LK_SETTING_TEXT: return json_string(k->text);
-    default: return k->word ? json_string(k->word) : json_integer((json_int_t)k->constant);
-    }
-}
-
 static void show_default(char out[SHOWN_BYTES], const lk_setting *k) {
     json_t *value = lk_setting_default(k);
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;

@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "apps/run/config_keys.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/png.h"
@@ -548,6 +550,29 @@ uint32_t lk_setting_words(const lk_setting *k, const char **names, uint32_t *fal
 
 uint64_t lk_setting_least(const lk_setting *k) { return k->zero ? 0 : k->least ? k->least : 1; }
 
+// The fewest digits that give the float back.
+static double plain_float(float value) {
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    return strtod(text, NULL);
+}
+
+json_t *lk_setting_default(const lk_setting *k) {
+    const char *names[LK_KEY_CHOICES_MAX];
+    uint32_t fallback;
+    if (k->required || k->chosen || k->fallback) return NULL;
+    if (lk_setting_words(k, names, &fallback)) return json_string(names[fallback]);
+    switch (k->kind) {
+    case LK_SETTING_BOOL: return json_boolean(k->constant != 0);
+    case LK_SETTING_FLOAT: return json_real(plain_float(k->float_constant));
+    case LK_SETTING_TEXT: return json_string(k->text);
+    default: return k->word ? json_string(k->word) : json_integer((json_int_t)k->constant);
+    }
+}
+
 // --- walks ---------------------------------------------------------------------------------------
 
 // Goes down from `group` by the first name of the path. NULL: no such key.
@@ -559,15 +584,20 @@ static const lk_key *step_down(const lk_key *group, const char *name, size_t len
     return NULL;
 }
 
-const lk_key *lk_key_find(const char *path) {
+const lk_key *lk_key_known(const char *path) {
     const lk_key *key = &lk_config_keys;
-    while (*path) {
+    while (key && *path) {
         const size_t length = strcspn(path, ".");
         key = step_down(key, path, length);
-        lk_assert(key);
         path += length;
         path += *path == '.';
     }
+    return key;
+}
+
+const lk_key *lk_key_find(const char *path) {
+    const lk_key *key = lk_key_known(path);
+    lk_assert(key);
     return key;
 }
 

@@ -55,8 +55,9 @@ enum { LK_LAYER_TYPE, LK_LAYER_NAME, LK_LAYER_INPUTS, LK_LAYER_TRAINABLE, LK_LAY
 extern const lk_setting lk_loss_common[2];
 enum { LK_LOSS_TYPE, LK_LOSS_INPUTS };
 
-// The key of that path, which is in the table.
+// The key of that path, which is in the table; lk_key_known: or NULL, where it is not.
 const lk_key *lk_key_find(const char *path);
+const lk_key *lk_key_known(const char *path);
 
 // Does the value at this path, such as "model.layers[2].units", decide bits? What is not known
 // does.

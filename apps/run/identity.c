@@ -45,11 +45,28 @@ static void add(difference *d, const char *path, json_t *there, json_t *here) {
 
 static void compare(difference *d, const char *path, json_t *there, json_t *here);
 
+// What a document that says nothing at this path has there: its default; of an object that need not
+// be there an empty one. NULL: that is not known here. To be let go of.
+static json_t *unsaid(const char *path) {
+    const lk_key *key = strchr(path, '[') ? NULL : lk_key_known(path);
+    if (key && key->form == LK_KEY_OBJECT) return key->shown ? json_object() : NULL;
+    return key && key->form == LK_KEY_VALUE ? lk_setting_default(&key->value) : NULL;
+}
+
 static void compare_member(difference *d, const char *path, const char *key, json_t *there,
                            json_t *here) {
     char below[KEY_BYTES];
     snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", key);
-    if (lk_key_decides(below)) compare(d, below, there, here);
+    if (!lk_key_decides(below)) return;
+    json_t *said = there ? there : here, *other = there && here ? NULL : unsaid(below);
+    const bool both = json_is_object(other) && json_is_object(said);
+    // One that says its default says nothing; another is shown beside "not set".
+    if (other && (both || json_equal(other, said))) {
+        compare(d, below, there ? there : other, here ? here : other);
+    } else {
+        compare(d, below, there, here);
+    }
+    json_decref(other);
 }
 
 static void compare(difference *d, const char *path, json_t *there, json_t *here) {

@@ -86,12 +86,12 @@ static void test_new_run(void **state) {
 
 static void test_a_foreign_directory_is_untouched(void **state) {
     (void)state;
-    assert_refused(true, ID_A, LK_NO_INPUT, "no run to resume");
+    assert_refused(true, ID_A, LK_NO_INPUT, "begin it with --fresh");
     assert_int_equal(access(dir, F_OK), -1);  // not created by a resume
     assert_int_equal(mkdir(dir, 0755), 0);
     write_text("holiday.jpg", "x");
     assert_refused(false, ID_A, LK_BAD_USAGE, "\"holiday.jpg\" is there");
-    assert_refused(true, ID_A, LK_NO_INPUT, "no run to resume");
+    assert_refused(true, ID_A, LK_NO_INPUT, "begin it with --fresh");
     assert_int_equal(access(in_dir("lock"), F_OK), -1);
     assert_int_equal(unlink(in_dir("holiday.jpg")), 0);
     write_text("identity.tmp", "aa");  // a start that crashed early

@@ -1273,6 +1273,21 @@ def full_disk(t):
     t.check(read("kept") == read("conv-keras"), "and is replaced once all is well")
 
 
+def while_it_runs(t):
+    """The newest checkpoint of a run that removes it as soon as there is another."""
+    config = t.write("busy.json", {"steps": 10 ** 7, "checkpoint.every_steps": 1,
+                                   "checkpoint.keep_max": 1, "log_every_steps": 10 ** 7,
+                                   "model.layers.3.units": 2000})
+    process = t.start("train", config, "--run-dir", "busy")
+    for line in process.lines():
+        if line.startswith("checkpoint step "):
+            break
+    for _ in range(20):
+        t.expect(0, "checkpoint", "export", "busy", "--output", "busy.safetensors")
+    process.terminate()
+    process.communicate()
+
+
 def wrong(t):
     checkpoint = newest("conv")
     digest = read(checkpoint)[0]["digest"].encode()
@@ -1284,6 +1299,7 @@ def wrong(t):
     mixed(t)
     flattened_logits(t)
     full_disk(t)
+    while_it_runs(t)
     t.check(not os.path.exists("new"), "nothing that was refused was written")
     t.check(not glob.glob("*.tmp.*") and not glob.glob("new.*"), "nor begun")
 

@@ -118,6 +118,7 @@ def main():
     t.check(ledger(t, "named", "--step", "4")["uses"], "nor is it named")
     refused(t, 66, "data/images", config, "--step", "4")
     os.rename("gone", "data")
+    refused(t, 64, "wanted a number from 0 to", "whole", "--example", "-1")
     refused(t, 64, "either --example N or --step S", "whole")
     refused(t, 64, "either --example N or --step S", "whole", "--example", "1", "--step", "1")
     refused(t, 64, "wanted a number from 0 to 95", "whole", "--example", "96")

@@ -316,6 +316,14 @@ def messages(t):
             (78, "they differ in optimizer.momentum (0.9 there, 0.5 here), seed (7 there, 8 here); "
              "make them equal, name another directory, or begin anew with --fresh",
              "--run-dir", "said", "--resume", "--seed", "8", "--set", "optimizer.momentum=0.5"),
+            # What only one of the two says, and what is its default, is no difference.
+            (78, "they differ in grain (16 there, 32 here); make", "--run-dir", "said", "--resume",
+             "--set", "grain=32", "--set", "data.order=global", "--set", "drop_remainder=false"),
+            (78, "they differ in drop_remainder (not set there, true here); make", "--run-dir",
+             "said", "--resume", "--set", "drop_remainder=true"),
+            (64, "--set data.train.made_up.count: found with --data, which takes the place of",
+             "--data", "nowhere", "--set", "data.train.made_up.count=7"),
+            (66, "begin it with --fresh", "--run-dir", "unsaid", "--set", "on_start=resume"),
             (64, "go on with --resume, begin anew with --fresh, or name another directory",
              "--run-dir", "said"),
             (74, "its parent no/where is not there", "--run-dir", "no/where/at-all"),
