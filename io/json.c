@@ -81,7 +81,18 @@ static const char *describe(char out[FOUND_BYTES], const json_t *value) {
     return out;
 }
 
-static const char *place(const lk_json_cursor *at) { return at->path[0] ? at->path : "top level"; }
+// The path under the cursor, or what it is called where it has an alias.
+static const char *place(char out[LK_JSON_PATH_BYTES], const lk_json_cursor *at) {
+    for (uint32_t i = 0; i < at->document->alias_count; i++) {
+        const lk_json_alias *alias = &at->document->aliases[i];
+        const size_t length = strlen(alias->place);
+        if (strncmp(at->path, alias->place, length) != 0) continue;
+        if (at->path[length] && !strchr(".[", at->path[length])) continue;
+        lk_format(out, LK_JSON_PATH_BYTES, "%s%s", alias->said, at->path + length);
+        return out;
+    }
+    return at->path[0] ? at->path : "top level";
+}
 
 static const char *with_set(const lk_json *document) {
     return document->changed ? " with --set" : "";
@@ -217,21 +228,21 @@ static void advise(char out[SHOWN_BYTES], const json_t *value, const want *wante
 
 static lk_status check(const lk_json_cursor *at, const want *wanted, lk_error *error) {
     if (matches(at->value, wanted)) return LK_OK;
-    char found[FOUND_BYTES], words[WANTED_BYTES], advice[SHOWN_BYTES];
+    char found[FOUND_BYTES], words[WANTED_BYTES], advice[SHOWN_BYTES], path[LK_JSON_PATH_BYTES];
     advise(advice, at->value, wanted);
     return lk_fail(error, LK_BAD_CONFIG, "%s%s: %s: found %s, wanted %s; %s", at->document->source,
-                   with_set(at->document), place(at), describe(found, at->value),
+                   with_set(at->document), place(path, at), describe(found, at->value),
                    say(words, wanted), advice);
 }
 
 lk_status lk_json_refuse(const lk_json_cursor *at, lk_error *error, const char *format, ...) {
-    char text[WANTED_BYTES], found[FOUND_BYTES];
+    char text[WANTED_BYTES], found[FOUND_BYTES], path[LK_JSON_PATH_BYTES];
     va_list args;
     va_start(args, format);
     lk_vformat(text, sizeof text, format, args);
     va_end(args);
     return lk_fail(error, LK_BAD_CONFIG, "%s%s: %s: found %s, %s", at->document->source,
-                   with_set(at->document), place(at), describe(found, at->value), text);
+                   with_set(at->document), place(path, at), describe(found, at->value), text);
 }
 
 // --- numbers that are too small ----------------------------------------------------------------
@@ -605,7 +616,7 @@ lk_status lk_json_keys_only(const lk_json_cursor *object, const char *const *key
         bool known = false;
         for (size_t i = 0; i < count && !known; i++) known = strcmp(key, keys[i]) == 0;
         if (known) continue;
-        char shown[SHOWN_BYTES], words[WANTED_BYTES];
+        char shown[SHOWN_BYTES], words[WANTED_BYTES], path[LK_JSON_PATH_BYTES];
         const char *near = lk_text_nearest(key, keys, count);
         want wanted = {.kind = WANT_CHOICE, .names = keys, .count = (uint32_t)count};
         if (near) lk_format(words, sizeof words, "did you mean \"%s\"?", near);
@@ -613,7 +624,7 @@ lk_status lk_json_keys_only(const lk_json_cursor *object, const char *const *key
         else say(words, &wanted);
         return lk_fail(error, LK_BAD_CONFIG, "%s%s: unknown key \"%s\" at %s; %s%s",
                        object->document->source, with_set(object->document),
-                       show(shown, key, strlen(key)), place(object),
+                       show(shown, key, strlen(key)), place(path, object),
                        near || count == 0 ? "" : "remove it, or use ", words);
     }
     return LK_OK;
@@ -687,9 +698,9 @@ static lk_status fetch(const lk_json_cursor *object, const char *key, lk_json_pr
     out->document = object->document;
     out->value = NULL;
     if (presence == LK_JSON_OPTIONAL) return LK_OK;
-    char words[WANTED_BYTES];
+    char words[WANTED_BYTES], path[LK_JSON_PATH_BYTES];
     return lk_fail(error, LK_BAD_CONFIG, "%s%s: %s: the required key \"%s\" is missing; add it: %s",
-                   object->document->source, with_set(object->document), place(object), key,
+                   object->document->source, with_set(object->document), place(path, object), key,
                    say(words, wanted));
 }
 
@@ -840,13 +851,13 @@ static const char *nearest_key(json_t *object, const char *key) {
 // No such step below `at`.
 static lk_status no_step(const char *assignment, const lk_json_cursor *at, const step *next,
                          lk_error *error) {
-    char shown[SHOWN_BYTES], found[FOUND_BYTES], key[SHOWN_BYTES];
+    char shown[SHOWN_BYTES], found[FOUND_BYTES], key[SHOWN_BYTES], path[LK_JSON_PATH_BYTES];
     show(shown, assignment, strcspn(assignment, "="));
     describe(found, at->value);
     if (next->is_index) {
         return lk_fail(error, LK_BAD_CONFIG, "--set %s: %s of %s is %s, wanted one with element "
                        "[%zu]; --set adds no elements",
-                       shown, place(at), at->document->source, found, next->index);
+                       shown, place(path, at), at->document->source, found, next->index);
     }
     show(key, next->key, strlen(next->key));
     const char *near = nearest_key(at->value, next->key);
@@ -854,12 +865,12 @@ static lk_status no_step(const char *assignment, const lk_json_cursor *at, const
         char meant[SHOWN_BYTES];
         return lk_fail(error, LK_BAD_CONFIG, "--set %s: %s of %s has no key \"%s\"; did you mean "
                        "\"%s\"?",
-                       shown, place(at), at->document->source, key,
+                       shown, place(path, at), at->document->source, key,
                        show(meant, near, strlen(near)));
     }
     return lk_fail(error, LK_BAD_CONFIG, "--set %s: %s of %s is %s, wanted an object, for the key "
                    "\"%s\"",
-                   shown, place(at), at->document->source, found, key);
+                   shown, place(path, at), at->document->source, found, key);
 }
 
 // Walks to the last step and stores `value` there (its reference is taken only on success).

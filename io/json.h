@@ -36,9 +36,17 @@ enum {
     LK_JSON_FILE_BYTES_MAX = 16 << 20, // a file beyond this is no configuration
 };
 
+// A place of the document, and what errors call it: where its values stood in a shorter form that
+// was written out.
+typedef struct lk_json_alias {
+    const char *place, *said;
+} lk_json_alias;
+
 typedef struct lk_json {
     struct json_t *root;                // NULL: nothing loaded
     bool changed;                       // by lk_json_set; errors then say "mnist.json with --set"
+    const lk_json_alias *aliases;       // (alias_count) the caller's, of places and what is in them
+    uint32_t alias_count;
     char source[LK_JSON_SOURCE_BYTES];  // "mnist.json", "TF_CONFIG"
 } lk_json;
 

@@ -202,7 +202,8 @@ static json_t *make_loss(void) {
     for (uint32_t i = 0; (words = lk_loss_words_at(i)) != NULL; i++) {
         json_t *loss = make_typed(words->name, words->meaning, words->keys, words->key_count);
         const int wanted = (int)words->type->inputs;
-        (void)json_array_append_new(names, json_string(words->name));
+        if (!lk_loss_required_key(words))
+            (void)json_array_append_new(names, json_string(words->name));
         put(json_object_get(loss, "properties"), inputs->name,
             describe(json_pack("{s:s, s:{s:s}, s:i, s:i}", "type", "array", "items", "type",
                                "string", "minItems", wanted, "maxItems", wanted),

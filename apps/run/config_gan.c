@@ -10,7 +10,19 @@
 static const char *const keys[] = {
     "noise",           "generator",           "discriminator",       "loss",
     "generator_steps", "discriminator_steps", "generator_optimizer", "discriminator_optimizer",
-    "weight_clip",     "gradient_penalty"};
+    "weight_clip"};
+
+// What is said in it, by the places that it gets: a mistake there is one of the short form.
+static const lk_json_alias aliases[] = {
+    {"model.networks[0].layers", "model.gan.generator"},
+    {"model.networks[0].inputs[0]", "model.gan.noise.shape"},
+    {"model.networks[1].layers", "model.gan.discriminator"},
+    {"model.objectives[0].values[0].noise", "model.gan.noise"},
+    {"model.objectives[0].optimizer", "model.gan.generator_optimizer"},
+    {"model.objectives[1].values[1].noise", "model.gan.noise"},
+    {"model.objectives[1].optimizer", "model.gan.discriminator_optimizer"},
+    {"model.objectives[1].weight_clip", "model.gan.weight_clip"},
+};
 
 // What it stands for must not be there too.
 static lk_status check_others(const lk_json_cursor *model, lk_error *error) {
@@ -37,22 +49,35 @@ typedef struct gan {
     float weight_clip;
 } gan;
 
+// The name of a kind, or an object with it and what else the discriminator's loss may be told.
+static lk_status read_loss(const lk_json_cursor *at, gan *g, lk_error *error) {
+    const lk_loss_words *words = &lk_loss_words_gan_discriminator;
+    lk_loss_options unused;
+    uint32_t choice;
+    if (!lk_json_find(at, "loss", &g->loss)) {
+        return lk_json_refuse(at, error, "without \"loss\", wanted one such as \"modified\"");
+    }
+    if (lk_json_type_of(&g->loss) == LK_JSON_OBJECT) {
+        LK_CHECK(lk_config_refuse_penalty(&g->loss, error));
+        return lk_config_read_settings(&g->loss, words->keys, words->key_count, NULL, 0, &unused,
+                                       error);
+    }
+    if (lk_json_type_of(&g->loss) != LK_JSON_STRING) {
+        return lk_json_refuse(&g->loss, error, "wanted a name, or an object with \"kind\"");
+    }
+    const lk_setting *kind = &words->keys[0];
+    return lk_json_as_choice(&g->loss, kind->choices, kind->choice_count, &choice, error);
+}
+
 static lk_status read_gan(const lk_json_cursor *at, gan *g, lk_error *error) {
-    LK_CHECK(lk_json_keys_only(at, keys, LK_COUNT(keys), error));
     LK_CHECK(lk_config_refuse_penalty(at, error));
+    LK_CHECK(lk_json_keys_only(at, keys, LK_COUNT(keys), error));
     LK_CHECK(lk_json_get_object(at, "noise", LK_JSON_REQUIRED, &g->noise, error));
     LK_CHECK(lk_json_get_array(&g->noise, "shape", LK_JSON_REQUIRED, 1, 3, &g->shape, error));
     LK_CHECK(lk_json_get_array(at, "generator", LK_JSON_REQUIRED, 1, 4096, &g->generator, error));
     LK_CHECK(lk_json_get_array(at, "discriminator", LK_JSON_REQUIRED, 1, 4096, &g->discriminator,
                                error));
-    if (!lk_json_find(at, "loss", &g->loss)) {
-        return lk_json_refuse(at, error, "without \"loss\", wanted one such as \"modified\"");
-    }
-    const bool object = lk_json_type_of(&g->loss) == LK_JSON_OBJECT;
-    if (object) LK_CHECK(lk_config_refuse_penalty(&g->loss, error));
-    if (!object && lk_json_type_of(&g->loss) != LK_JSON_STRING) {
-        return lk_json_refuse(&g->loss, error, "wanted a name, or an object with \"kind\"");
-    }
+    LK_CHECK(read_loss(at, g, error));
     static const char *const steps[] = {"generator_steps", "discriminator_steps"};
     static const char *const optimizers[] = {"generator_optimizer", "discriminator_optimizer"};
     for (uint32_t i = 0; i < 2; i++) {
@@ -115,5 +140,7 @@ lk_status lk_config_expand_gan(lk_json *document, lk_error *error) {
                               json_pack("[[s, i], [s, i]]", "generator", (int)g.steps[0],
                                         "discriminator", (int)g.steps[1]));
     (void)json_object_del(to, "gan");
+    document->aliases = aliases;
+    document->alias_count = LK_COUNT(aliases);
     return LK_OK;
 }

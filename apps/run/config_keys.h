@@ -117,6 +117,8 @@ lk_status lk_config_read_one_optimizer(const lk_json_cursor *at, const char *key
 lk_status lk_config_read_one_loss(const lk_json_cursor *at, const char *key,
                                   const lk_loss_words **words, lk_loss_options *options,
                                   lk_json_cursor *object, lk_error *error);
+// A key that must be said, so that the loss's name alone is not enough; NULL: there is none.
+const char *lk_loss_required_key(const lk_loss_words *words);
 lk_status lk_config_read_classes(lk_config *c, const lk_json_cursor *at, const lk_loss_type *loss,
                                  lk_error *error);
 

@@ -56,11 +56,16 @@ static lk_status read_inputs(const lk_config *c, const layer_list *list, const l
     return LK_OK;
 }
 
-// As the document says it, or TYPE_NUMBER; behind the network's name.
+// As the document says it, or TYPE_NUMBER; behind the network's name, with which TYPE_NUMBER may be
+// too long: then layer_NUMBER.
 static lk_status read_name(const layer_list *list, const lk_json_cursor *at, const char *type,
                            uint32_t index, lk_layer *l, lk_error *error) {
+    const size_t before = *list->network ? strlen(list->network) + 1 : 0;
     char name[sizeof l->name];
-    snprintf(name, sizeof name, "%s_%u", type, index - list->first);
+    const int full = snprintf(name, sizeof name, "%s_%u", type, index - list->first);
+    if (before && before + (size_t)full >= sizeof name) {
+        snprintf(name, sizeof name, "layer_%u", index - list->first);
+    }
     LK_CHECK(lk_json_get_string(at, "name", LK_JSON_OPTIONAL, name, sizeof name, error));
     if (!*name || strchr(name, '/')) {
         return lk_json_refuse(at, error, "its name is empty or has a \"/\"");
@@ -70,7 +75,7 @@ static lk_status read_name(const layer_list *list, const lk_json_cursor *at, con
     if (length >= 0 && (size_t)length < sizeof l->name) return LK_OK;
     return lk_json_refuse(at, error,
                           "its name with its network's, \"%s.%s\", is %d bytes, wanted at most "
-                          "%zu; give one of them a shorter name",
+                          "%zu; shorten its key \"name\", or the network's",
                           list->network, name, length, sizeof l->name - 1);
 }
 
@@ -264,6 +269,13 @@ static lk_status read_loss_inputs(const lk_config *c, const lk_json_cursor *at, 
     return LK_OK;
 }
 
+const char *lk_loss_required_key(const lk_loss_words *words) {
+    for (uint32_t i = 0; i < words->key_count; i++) {
+        if (words->keys[i].required) return words->keys[i].name;
+    }
+    return NULL;
+}
+
 lk_status lk_config_read_one_loss(const lk_json_cursor *at, const char *key,
                                   const lk_loss_words **words, lk_loss_options *options,
                                   lk_json_cursor *object, lk_error *error) {
@@ -278,6 +290,13 @@ lk_status lk_config_read_one_loss(const lk_json_cursor *at, const char *key,
                                        LK_COUNT(others), options, error);
     }
     LK_CHECK(read_loss_type(at, key, LK_JSON_OPTIONAL, words, error));
+    const char *required = lk_loss_required_key(*words);
+    if (required) {
+        return lk_json_refuse(&found, error,
+                              "which has a required key, \"%s\"; wanted an object: "
+                              "{\"type\": \"%s\", \"%s\": ...}",
+                              required, (*words)->name, required);
+    }
     lk_config_set_defaults((*words)->keys, (*words)->key_count, options);
     return LK_OK;
 }

@@ -51,12 +51,12 @@ static void set_word(const lk_setting *k, uint32_t choice, void *field) {
 }
 
 // The words of the settings that have words.
-static lk_status read_word(const lk_json_cursor *at, const lk_setting *k, void *field,
-                           lk_error *error) {
+static lk_status read_word(const lk_json_cursor *at, const lk_setting *k,
+                           lk_json_presence presence, void *field, lk_error *error) {
     const char *names[LK_KEY_CHOICES_MAX];
     uint32_t choice;
     const uint32_t count = lk_setting_words(k, names, &choice);
-    LK_CHECK(lk_json_get_choice(at, k->name, LK_JSON_OPTIONAL, names, count, &choice, error));
+    LK_CHECK(lk_json_get_choice(at, k->name, presence, names, count, &choice, error));
     set_word(k, choice, field);
     return LK_OK;
 }
@@ -227,7 +227,7 @@ static lk_status read_key(const lk_json_cursor *at, const lk_setting *k, uint8_t
     case LK_SETTING_PADDING:
     case LK_SETTING_CHOICE:
     case LK_SETTING_ACTIVATION:
-    case LK_SETTING_INITIALIZER: return read_word(at, k, field, error);
+    case LK_SETTING_INITIALIZER: return read_word(at, k, presence, field, error);
     }
     lk_panic(__FILE__, __LINE__, "a kind of key that is not read");
 }

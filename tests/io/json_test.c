@@ -393,6 +393,35 @@ static void test_walk(void **state) {
     lk_json_close(&document);
 }
 
+static void test_aliases(void **state) {
+    static const lk_json_alias aliases[] = {{"model.layers[0]", "short.first"},
+                                            {"model.layers[1]", "short.second"}};
+    (void)state;
+    lk_json document = load("{\"model\": {\"layers\": [{\"a\": [1]}, 2], \"layers[0]b\": 3}}");
+    document.aliases = aliases;
+    document.alias_count = LK_COUNT(aliases);
+    lk_json_cursor root = lk_json_root(&document), model, layers, at, element;
+    assert_true(lk_json_find(&root, "model", &model));
+    assert_true(lk_json_find(&model, "layers", &layers));
+    assert_int_equal(lk_json_element(&layers, 0, &at, &error), LK_OK);
+    assert_int_equal(lk_json_keys_only(&at, NULL, 0, &error), LK_BAD_CONFIG);
+    assert_has("unknown key \"a\" at short.first;");
+    error = (lk_error){0};
+    assert_true(lk_json_find(&at, "a", &at));
+    assert_int_equal(lk_json_element(&at, 0, &element, &error), LK_OK);
+    lk_json_refuse(&element, &error, "not this");
+    assert_has(": short.first.a[0]: found");
+    error = (lk_error){0};
+    assert_int_equal(lk_json_element(&layers, 1, &at, &error), LK_OK);
+    lk_json_refuse(&at, &error, "not this");
+    assert_has(": short.second: found");
+    error = (lk_error){0};
+    lk_json_refuse(&layers, &error, "not this");
+    assert_has(": model.layers: found");
+    error = (lk_error){0};
+    lk_json_close(&document);
+}
+
 static void assert_set(const char *assignment, const char *dumped) {
     lk_json document = load(sample);
     char text[2048];
@@ -591,6 +620,7 @@ int main(void) {
         cmocka_unit_test(test_numbers_too_small),
         cmocka_unit_test(test_strings_bools_choices),
         cmocka_unit_test(test_walk),
+        cmocka_unit_test(test_aliases),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_dump),
         cmocka_unit_test(test_dump_keeps_all_digits),

@@ -409,14 +409,39 @@ REFUSED_GANS = [
     ("gan.loss", {"kind": "wasserstein", "gradient_penalty": 10}, "the gradient penalty wants"),
     ("gan.loss", "pink", "one of \"wasserstein\", \"minimax\", \"modified\""),
     ("gan.loss", 3, "wanted a name, or an object"),
+    ("gan.loss", {"label_smoothing": 0.5}, 'model.gan.loss: the required key "kind" is missing'),
+    ("gan.loss", {"kind": "hinge", "type": "mean"},
+     'unknown key "type" at model.gan.loss; remove it, or use one of "kind", "label_smoothing"'),
+    ("gan.loss", {"kind": "hinge", "inputs": ["fake"]}, 'unknown key "inputs" at model.gan.loss'),
+    ("gan.loss", {"kind": "hinges"}, "model.gan.loss.kind: found"),
     ("gan.generator_steps", 0, "generator_steps"),
     ("gan.noise", None, "noise"),
+    ("gan.noise.type", "pink", "model.gan.noise.type: found"),
+    ("gan.noise.shape", [2, 3], "model.gan.noise.shape: found"),
     ("gan.generator", None, "generator"),
-    ("gan.weight_clip", -1, "weight_clip"),
-    ("gan.critic", [], "unknown key \"critic\""),
+    ("gan.generator.0.unitz", 3, 'unknown key "unitz" at model.gan.generator[0];'),
+    ("gan.discriminator.1.units", 0, "model.gan.discriminator[1].units: found"),
+    ("gan.weight_clip", -1, "model.gan.weight_clip: found"),
+    ("gan.critic", [], 'discriminator_optimizer", "weight_clip"\n'),
     ("gan.generator_optimizer", None, "generator_optimizer"),
+    ("gan.generator_optimizer.type", "adam", "model.gan.generator_optimizer.type: found"),
+    ("gan.discriminator_optimizer", {**ADAM, "beta_3": 1},
+     'unknown key "beta_3" at model.gan.discriminator_optimizer;'),
     ("schedule", [["generator", 1]], "with \"gan\", which stands for it"),
 ]
+
+
+def long_names(t):
+    """What names itself is called by its number where its type's name would be too long."""
+    layers = [SCORES[0], {"type": "batch_normalization"}, *SCORES[1:]]
+    config = configuration(t, "long.json", changed("gan.discriminator", layers, GAN), steps=None,
+                           cycles=1)
+    train(t, config, "long")
+    newest = "long/checkpoints/" + sorted(os.listdir("long/checkpoints"))[-1]
+    _, lines, _ = t.expect(0, "checkpoint", "info", newest)
+    text = "\n".join(lines)
+    for name in ("discriminator.layer_1/gamma", "discriminator.dense_2/kernel"):
+        t.check(name in text, name, text)
 
 
 # --- saved and resumed ---------------------------------------------------------------------------
@@ -547,7 +572,7 @@ REFUSED = [
     ("networks.1.name", "a.b", "is empty or has"),
     ("networks.1.inputs", [[2, 3]], "wanted [height, width, channels] or [values]"),
     ("networks.1.inputs", [[23]], "network twice gets 1 x 1 x 24 (flat), but its input is"),
-    ("networks.0.layers.0.name", "a_name_of_thirty_characters_is_", "give one of them a shorter"),
+    ("networks.0.layers.0.name", "a_name_of_thirty_characters_is_", 'shorten its key "name"'),
     ("networks.3.layers.0.units", 9, "wanted 10 logits"),
     ("objectives", None, "objectives"),
     ("objectives.1.name", "first", "names must differ"),
@@ -560,6 +585,9 @@ REFUSED = [
     ("objectives.0.trains", [], "wanted"),
     ("objectives.0.optimizer", None, "optimizer"),
     ("objectives.0.loss", "hinge", "sparse_categorical_crossentropy"),
+    ("objectives.0.loss", "gan_generator",
+     'found string "gan_generator", which has a required key, "kind"; wanted an object'),
+    ("objectives.0.loss", {"type": "gan_generator"}, 'loss: the required key "kind" is missing'),
     ("schedule", None, "schedule"),
     ("schedule", [["first", 1]], "no entry is of objective second"),
     ("schedule", [["first", 0], ["second", 1]], "wanted"),
@@ -635,6 +663,7 @@ def main():
     metrics_of_each(t)
     noise_decides(t, config)
     gan(t)
+    long_names(t)
     shown(t)
     planned_gans(t)
     refusals(t)
