@@ -848,9 +848,9 @@ static lk_status open_data(lk_run *run, lk_error *error) {
 
 static lk_status start_gpu(lk_run *run, lk_error *error) {
     if (run->config.resident && run->train_source.crops) {
-        return lk_fail(error, LK_UNAVAILABLE,
-                       "%s: layout.resident: the host takes the parts of images that "
-                       "data.augment.crop_from wants; leave it out, and they are streamed",
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: layout.resident: found true, but the host takes the parts of images "
+                       "that data.augment.crop_from wants; leave it out, and they are streamed",
                        run->config.document.source);
     }
     plan_gpu(run, run->train.count);
@@ -892,7 +892,8 @@ lk_status lk_run_start(lk_run *run, uint64_t max_memory, lk_error *error) {
                                run->programs, error));
     bool follows = run->layout.shared && run->workers.rank != 0;
     if (follows) run->core.device = regions_of(run, 0).device;
-    if (!follows) lk_program_initialize(&run->program, run->core.device);
+    const uint32_t bad = follows ? LK_NONE : lk_program_initialize(&run->program, run->core.device);
+    LK_CHECK(lk_run_check_initial(run, bad, error));
     LK_CHECK(lk_init_take(run, !follows, error));
     lk_run_identity(spec, run->identity);
     lk_hex(run->identity, LK_SHA256_BYTES, run->identity_hex);

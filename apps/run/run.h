@@ -140,6 +140,9 @@ lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const 
 // Mixed precision: rounds the weights that products take, after parameters were loaded from `from`.
 // LK_BAD_DATA where one is infinite then.
 lk_status lk_run_round(lk_run *run, const char *from, lk_error *error);
+// The same of initial values, given what lk_program_initialize returned: LK_BAD_CONFIG, where a run
+// begins with them.
+lk_status lk_run_check_initial(const lk_run *run, uint32_t bad, lk_error *error);
 
 // In place of a label that nobody knows, entry `index` of all rows: a class that every model has;
 // of sequences all frames, and no labels.

@@ -98,7 +98,7 @@ lk_status lk_run_fetch(lk_run *run, lk_error *error) {
 }
 
 void lk_run_initialize(lk_run *run) {
-    lk_program_initialize(&run->program, run->core.device);
+    (void)lk_program_initialize(&run->program, run->core.device);  // lk_run_start has judged them
     if (run->cuda) run->cuda->upload(&run->gpus);
 }
 

@@ -102,16 +102,39 @@ static lk_status load_file(lk_run *run, const lk_file_ops *ops, const char *file
     return status;
 }
 
+// What all weights must be below, so that they are finite when rounded; and what holds more.
+static const char *limit_of(const lk_model *m) {
+    return lk_model_dtype(m) == LK_BF16 ? "3.396e38" : "65520";
+}
+
+static const char *wider_than(const lk_model *m) {
+    return lk_model_dtype(m) == LK_BF16 ? "float32" : "mixed_bfloat16 or float32";
+}
+
+lk_status lk_run_check_initial(const lk_run *run, uint32_t bad, lk_error *error) {
+    const lk_program *p = &run->program;
+    const lk_model *m = &p->spec->model;
+    if (bad == LK_NONE || *run->config.init.file || run->config.evaluates) return LK_OK;
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: an initial value of %s is infinite in 16 bits, wanted all below %s: %s; "
+                   "its initializer is \"%s\": take another one, a smaller value of it, or "
+                   "precision %s",
+                   run->config.document.source, p->tensors[p->params[bad].tensor].name, limit_of(m),
+                   lk_precision_name(m->precision), p->params[bad].initializer->name,
+                   wider_than(m));
+}
+
 lk_status lk_run_round(lk_run *run, const char *from, lk_error *error) {
     const lk_program *p = &run->program;
-    if (!lk_model_is_mixed(&p->spec->model)) return LK_OK;
+    const lk_model *m = &p->spec->model;
+    if (!lk_model_is_mixed(m)) return LK_OK;
     const uint32_t bad = lk_mixed_round(p, run->core.device);
     if (bad == LK_NONE) return LK_OK;
     return lk_fail(error, LK_BAD_DATA,
-                   "%s: a weight of %s is infinite in 16 bits, wanted all below 65520: %s; begin "
-                   "with smaller ones, or with precision mixed_bfloat16 or float32",
+                   "%s: a weight of %s is infinite in 16 bits, wanted all below %s: %s; begin "
+                   "with smaller ones, or with precision %s",
                    from, p->tensors[p->params[bad].tensor].name,
-                   lk_precision_name(p->spec->model.precision));
+                   limit_of(m), lk_precision_name(m->precision), wider_than(m));
 }
 
 // --- an export -----------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ static void start_averages(const lk_program *p, uint8_t *device) {
             __builtin_memcpy(device + own->tensors[tensor].offset,
                              device + own->tensors[own->params[i].tensor].offset,
                              own->params[i].count * sizeof(float));
-            (void)round_average(own, device, i);
+            (void)round_average(own, device, i);  // its verdict: lk_mixed_round's
         }
     }
 }

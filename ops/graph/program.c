@@ -416,7 +416,7 @@ static lk_status check_mixed(const lk_builder *b) {
         if (op->type->mixed || !lk_mixed_is(p, op)) continue;
         char layer[LK_NAME_BYTES];
         lk_build_op_name(b, op, layer);
-        return lk_fail(b->error, LK_UNAVAILABLE,
+        return lk_fail(b->error, LK_BAD_CONFIG,
                        "layer %s: %s does not compute on tensors of 16 bits yet; use precision "
                        "\"float32\"",
                        layer, op->type->name);
@@ -645,7 +645,7 @@ static void fill_weights(const lk_program *p, uint8_t *device) {
     for (uint32_t c = 0; c < p->spec->model.classes; c++) to[c] = lk_weight_of(weights, c);
 }
 
-void lk_program_initialize(const lk_program *p, uint8_t *device) {
+uint32_t lk_program_initialize(const lk_program *p, uint8_t *device) {
     for (uint32_t i = 0; i < p->param_count; i++) {
         const lk_param *param = &p->params[i];
         const lk_tensor *t = &p->tensors[param->tensor];
@@ -662,11 +662,11 @@ void lk_program_initialize(const lk_program *p, uint8_t *device) {
         }
         param->initializer->fill(&what, w);
     }
-    if (lk_model_is_mixed(&p->spec->model)) (void)lk_mixed_round(p, device);
     for (uint32_t k = 0; k < LK_MAX(p->programs, 1u); k++) {
         fill_slots(p->all ? &p->all[k] : p, device);
         fill_weights(p->all ? &p->all[k] : p, device);
     }
     if (p->spec->model.averages) p->spec->model.averages->start(p, device);
     for (uint32_t i = p->param_count; i < lk_entry_count(p); i++) fill_state(p, i, device);
+    return lk_model_is_mixed(&p->spec->model) ? lk_mixed_round(p, device) : LK_NONE;
 }

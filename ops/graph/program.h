@@ -314,7 +314,8 @@ uint32_t lk_device_slots(uint32_t first, uint32_t count, uint32_t microbatch_gra
                          uint32_t total);
 
 // Writes the initial value of every parameter (Philox keyed by the spec's seed) and slot.
-// `device` is the start of the device region.
-void lk_program_initialize(const lk_program *program, uint8_t *device);
+// `device` is the start of the device region. With mixed precision kernels are rounded for
+// products: returns the first parameter with a value that 16 bits cannot hold, or LK_NONE.
+uint32_t lk_program_initialize(const lk_program *program, uint8_t *device);
 
 #endif

@@ -64,7 +64,7 @@ lk_spectral lk_spectral_at(const lk_frame *f, const lk_op *op) {
 }
 
 static lk_status refuse(const lk_program *p, uint32_t param, const char *what, lk_error *error) {
-    return lk_fail(error, LK_UNAVAILABLE,
+    return lk_fail(error, LK_BAD_CONFIG,
                    "spectral_normalization of %s: found %s; take one of the two out",
                    p->tensors[p->params[param].tensor].name, what);
 }

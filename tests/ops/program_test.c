@@ -663,12 +663,12 @@ static void spectral_normalization_has_a_vector(void **state) {
     free(tables);
     layers[0].frozen = false;
     spec.optimizer.clipnorm = 1.0f;
-    refused(&spec, &one_replica, LK_UNAVAILABLE,
+    refused(&spec, &one_replica, LK_BAD_CONFIG,
             "spectral_normalization of a/kernel: found an optimizer that wants norms");
     spec.optimizer.clipnorm = 0.0f;
     spec.optimizer.weight_average = 0.5f;
     spec.model.averages = &lk_average_linked;
-    refused(&spec, &one_replica, LK_UNAVAILABLE,
+    refused(&spec, &one_replica, LK_BAD_CONFIG,
             "spectral_normalization of a/kernel: found weight_average in the optimizer");
 }
 

@@ -67,7 +67,7 @@ def trained(t, config):
                                    "cuda", *more)
         t.check(code == 0 and result(lines) == wanted and value(lines, "test_loss") == test,
                 "on a GPU", more, error, lines[-4:])
-    _, _, error = t.expect(69, "train", config, "--run-dir", "gpu", "--fresh", "--kernels", "cuda",
+    _, _, error = t.expect(78, "train", config, "--run-dir", "gpu", "--fresh", "--kernels", "cuda",
                            "--set", "layout.resident=true")
     t.check("data.augment.crop_from" in error and "layout.resident" in error, error)
     t.program = here
