@@ -132,7 +132,7 @@ static lk_status place(const lk_embedded *run, const lk_kernels *kernels, lk_err
     board.source = (lk_source){(void *)(uintptr_t)run, order, image, label, false, NULL, false};
     lk_group_make(&board.group, p, kernels, &board.source, board.regions.device,
                   board.regions.replicas, board.regions.replica_bytes, board.regions.group_tables);
-    lk_program_initialize(p, board.regions.device);
+    (void)lk_program_initialize(p, board.regions.device);  // lockstep embed refuses bad values
     board.driver = (lk_driver){.lanes = lanes_of(p),
                                .decide = has_scale(p) ? lk_step_decide : NULL,
                                .decide_context = &board.group,
@@ -165,7 +165,7 @@ static lk_status one_step(const lk_embedded *run, uint64_t step, lk_error *error
                        "mixed_bfloat16 or float32",
                        (ull)step + 1, result.bad_tensor,
                        run->spec.model.loss_scale.replays
-                           ? "no smaller loss scale helps"
+                           ? "no smaller loss scale helps, or is allowed"
                            : "loss_scale.skips_max steps were skipped one after another");
     if (result.bad_tensor)
         return lk_fail(error, LK_NOT_FINITE,

@@ -13,6 +13,7 @@
 #include "apps/run/metric_text.h"
 #include "apps/run/plan_json.h"
 #include "apps/run/record.h"
+#include "apps/run/scales.h"
 #include "apps/run/step_hash.h"
 #include "apps/run/weights.h"
 #include "comm/threads/clock.h"
@@ -249,6 +250,7 @@ static lk_status check_workers(const lk_trainer *t, lk_error *error) {
 }
 
 static lk_status check_finite(const lk_trainer *t, const lk_step_result *r, lk_error *error) {
+    const lk_loss_scale *how = &t->run->config.spec.model.loss_scale;
     char saved[80] = "there is no checkpoint yet";
     if (!r->bad_tensor) return LK_OK;
     if (t->saved != UINT64_MAX) {
@@ -258,15 +260,10 @@ static lk_status check_finite(const lk_trainer *t, const lk_step_result *r, lk_e
     if (r->verdict == LK_VERDICT_STOP && r->loss_scale > 0) {
         return lk_fail(error, LK_NOT_FINITE,
                        "step %llu: %s is not finite at loss scale %llu: %s, and the run saves "
-                       "nothing more; %s; try a smaller learning_rate, or %s",
+                       "nothing more; %s; try %sa smaller learning_rate, or %s",
                        (unsigned long long)r->step + 1, r->bad_tensor,
-                       (unsigned long long)r->loss_scale,
-                       t->run->config.spec.model.loss_scale.replays
-                           ? "no smaller one helps"
-                           : "loss_scale.skips_max steps were skipped one after another",
-                       saved,
-                       lk_run_is_fast(t->run) ? "fast_precision bf16 or tf32"
-                                              : "precision mixed_bfloat16 or float32");
+                       (unsigned long long)r->loss_scale, lk_scale_reason(how, r->loss_scale),
+                       saved, lk_scale_advice(how, r->loss_scale), lk_scale_unscaled(t->run));
     }
     return lk_fail(error, LK_NOT_FINITE,
                    "step %llu: %s is not finite: the run diverged and saves nothing more; %s; try "
@@ -521,6 +518,7 @@ static lk_status finish(lk_trainer *t, lk_error *error) {
         if (t->leads) (void)lk_line_log_sync(&t->metrics, &unwritten);
     }
     end_records(t);
+    if (t->leads) lk_say_scales(t->run, t->done, &t->calls.say);
     tell_result(t, LK_TRAIN_END, &r, steps, seconds);
     LK_CHECK(check_saved(t, error));
     if (t->unrecorded.status != LK_OK) *error = t->unrecorded;

@@ -232,7 +232,7 @@ def ends(t):
     """The run ends where one objective's scale is of no use any more, whatever the other's is."""
     for more, text in ((["loss_scale.skips_max=2"], "loss_scale.skips_max steps were skipped"),
                        (["loss_scale.floor=524288", "loss_scale.on_overflow=replay"],
-                        "at loss scale 524288: no smaller one helps")):
+                        "at loss scale 524288: loss_scale.floor allows no smaller one")):
         options = [word for key in more for word in ("--set", key)]
         error = t.expect(80, "train", gan(t, "ends"), "--run-dir", "ends", "--fresh", *options)[2]
         t.check(text in error and "gradient is not finite" in error, "how it ends", text, error)

@@ -157,14 +157,35 @@ def ends(t):
             (["loss_scale.skips_max=4"], "loss_scale.skips_max steps were skipped one after"),
             (['loss_scale={"initial": 1073741824, "type": "static", "skips_max": 2}'],
              "logits/gradient is not finite at loss scale 1073741824:"),
+            (['loss_scale={"initial": 1073741824, "type": "static", "skips_max": 2}'],
+             "; try a smaller loss_scale.initial, loss_scale.type dynamic, a smaller "),
+            (['loss_scale={"initial": 1073741824, "skips_max": 2}'],
+             "; try a smaller loss_scale.initial, a larger loss_scale.skips_max, a smaller"),
             (['loss_scale={"initial": 16777216, "floor": 8388608, "on_overflow": "replay"}'],
-             "no smaller one helps"),
+             "8388608: loss_scale.floor allows no smaller one, and the run saves nothing more; "
+             "there is no checkpoint yet; try a lower loss_scale.floor, a smaller learning_rate"),
+            (['optimizer={"type": "sgd", "learning_rate": 1e6}', "loss_scale.initial=16",
+              "loss_scale.on_overflow=replay"],
+             "16: no smaller one helps, and the run saves nothing more"),
             (['optimizer={"type": "sgd", "learning_rate": 1e6}', "loss_scale.initial=1",
               "loss_scale.on_overflow=replay"], "16")):
         options = [word for key in more for word in ("--set", key)]
         error = t.expect(80, "train", "skip.json", "--run-dir", "ends", "--fresh", *options)[2]
         t.check(text in error and error.startswith("lockstep: step "), "how it ends", text, error)
         t.check(not glob.glob("ends/checkpoints/*.safetensors"), "nothing is saved")
+
+
+def skipped(t):
+    """A run that skipped all of its steps says so, and one that did not, what it skipped."""
+    scale = ["--set", 'loss_scale={"initial": 1073741824, "type": "static"}']
+    _, lines, error = t.expect(0, "train", "skip.json", "--run-dir", "skipped", "--fresh", *scale,
+                               "--set", "steps=5", "--quiet")
+    words = "all 5 steps were skipped and nothing was trained"
+    t.check(words in error, words, error)
+    _, lines, error = t.expect(0, "train", "skip.json", "--run-dir", "skipped", "--fresh")
+    last = lines_of("skipped")[-1]
+    line = f"loss_scale {last['loss_scale']}, skipped {last['skipped']}, replayed 0"
+    t.check(line in lines and last["skipped"] and words[-20:] not in error, line, lines, error)
 
 
 def write_row(row):
@@ -234,6 +255,10 @@ def refusals(t):
             (78, "a loss is scaled in precision \"mixed_float16\", and in arithmetic", "--set",
              "precision=float32"),
             (78, "loss_scale.initial: wanted a power of two", "--set", "loss_scale.initial=3"),
+            (78, "skip.json: an initial value of logits/kernel is infinite in 16 bits, "
+             "wanted all below 65520: mixed_float16; its initializer is \"constant\"", "--set",
+             'model.layers[4].kernel_initializer="constant"', "--set",
+             "model.layers[4].kernel_initializer_value=65520"),
             (78, "found \"replay\" with a static scale", "--set", "loss_scale.type=static", "--set",
              "loss_scale.on_overflow=replay"),
             (78, "in \"fast\" set fast_precision to \"fp16\" instead", "--set", "arithmetic=fast"),
@@ -264,6 +289,7 @@ def main():
     hidden(t, "reference", "auto")
     unscaled(t)
     ends(t)
+    skipped(t)
     refusals(t)
     t.finish()
 

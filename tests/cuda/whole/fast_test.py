@@ -185,7 +185,7 @@ def scaled(t):
     os.environ.pop("LOCKSTEP_HOST_CUDA_DEVICES")
     for more, said in ((["loss_scale.skips_max=2"], "loss_scale.skips_max steps were skipped"),
                        (["loss_scale.floor=268435456", "loss_scale.on_overflow=replay"],
-                        "no smaller one helps")):
+                        "loss_scale.floor allows no smaller one")):
         options = [word for key in more for word in ("--set", key)]
         error = train(t, "ends", *fast("fp16"), *SCALE, *options, steps=12, code=80)[2]
         t.check(said in error and "or fast_precision bf16 or tf32" in error, "how it ends", error)
