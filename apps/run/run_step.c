@@ -102,17 +102,35 @@ void lk_run_initialize(lk_run *run) {
     if (run->cuda) run->cuda->upload(&run->gpus);
 }
 
-// The program that is evaluated beside the one that reads the test set, or NULL.
-static const lk_program *beside(const lk_run *run, const lk_loss_type *loss) {
-    for (uint32_t k = 0; loss->beside && k < run->program.programs; k++) {
-        if (lk_program_loss(&run->programs[k]) == loss->beside) return &run->programs[k];
+// Do both take scores of the same network, and does `generator` apply one that `of` trains?
+static bool is_judged(const lk_objective *generator, const lk_objective *of) {
+    const uint32_t scores = generator->values[generator->output].network;
+    if (scores != of->values[of->output].network) return false;
+    for (uint32_t v = 0; v < generator->value_count; v++) {
+        const uint32_t network = generator->values[v].network;
+        if (network != LK_NONE && of->trains >> network & 1) return true;
+    }
+    return false;
+}
+
+// The program that is evaluated beside the one that reads the test set, or NULL: of the generator
+// that this discriminator judges.
+static const lk_program *beside(const lk_run *run) {
+    const lk_program *evaluated = lk_run_evaluated(run);
+    const lk_loss_type *wanted = lk_program_loss(evaluated)->beside;
+    const lk_graph *g = lk_graph_of(&run->config.spec.model);
+    for (uint32_t k = 0; g && wanted && k < run->program.programs; k++) {
+        if (lk_program_loss(&run->programs[k]) == wanted &&
+            is_judged(&g->objectives[k], &g->objectives[evaluated->objective])) {
+            return &run->programs[k];
+        }
     }
     return NULL;
 }
 
 const lk_metrics *lk_run_evaluated_metrics(const lk_run *run) {
     const lk_loss_type *loss = lk_program_loss(lk_run_evaluated(run));
-    if (beside(run, loss)) return loss->together;
+    if (beside(run)) return loss->together;
     return loss->evaluated ? loss->evaluated : &loss->metrics;
 }
 
@@ -150,7 +168,7 @@ lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const 
 lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     lk_step_result result =
         lk_run_evaluate_examples(run, steps_done, &run->test_source, lk_run_test_examples(run));
-    const lk_program *other = beside(run, lk_program_loss(lk_run_evaluated(run)));
+    const lk_program *other = beside(run);
     if (other && run->lost.status == LK_OK && !run->group.on_logits) {
         add_other(run, other, steps_done, &result);
     }

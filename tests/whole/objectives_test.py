@@ -431,6 +431,29 @@ REFUSED_GANS = [
 ]
 
 
+def two_gans(t):
+    """Beside a discriminator its own generator is evaluated, not that of another one before it."""
+    model = full_form()
+    for network in copy.deepcopy(model["networks"]):
+        model["networks"].append({**network, "name": "other_" + network["name"][:3]})
+    others = []
+    for objective in model["objectives"]:
+        objective["loss"] = {**objective["loss"], "kind": "wasserstein"}
+        other = copy.deepcopy(objective)
+        other["name"] = "other_" + other["name"][:3]
+        other["loss"]["kind"] = "least_squares"
+        for use in other["values"]:
+            if "network" in use:
+                use["network"] = "other_" + use["network"][:3]
+        other["trains"] = ["other_" + network[:3] for network in other["trains"]]
+        others.append(other)
+    model["objectives"] = [others[0], *model["objectives"], others[1]]
+    model["schedule"] = [[objective["name"], 1] for objective in model["objectives"]]
+    train(t, configuration(t, "gans.json", model, steps=None, cycles=2), "gans")
+    tested = [line["test"] for line in logged("gans") if "test" in line][-1]
+    t.check(tested["generator_loss"] == -tested["fake"], "its own generator", tested)
+
+
 def long_names(t):
     """What names itself is called by its number where its type's name would be too long."""
     layers = [SCORES[0], {"type": "batch_normalization"}, *SCORES[1:]]
@@ -663,6 +686,7 @@ def main():
     metrics_of_each(t)
     noise_decides(t, config)
     gan(t)
+    two_gans(t)
     long_names(t)
     shown(t)
     planned_gans(t)
