@@ -12,7 +12,8 @@ static bool tried_all(const lk_loss_scale *how, float scale) {
 
 const char *lk_scale_reason(const lk_loss_scale *how, float scale) {
     if (!how->replays) return "loss_scale.skips_max steps were skipped one after another";
-    return tried_all(how, scale) ? "no smaller one helps" : "loss_scale.floor allows no smaller one";
+    return tried_all(how, scale) ? "no smaller one helps"
+                                 : "loss_scale.floor allows no smaller one";
 }
 
 const char *lk_scale_advice(const lk_loss_scale *how, float scale) {

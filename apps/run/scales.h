@@ -1,5 +1,5 @@
-// scales.h - what a run says of its loss scales (ops/graph/scale.h): why one ends it, what may help,
-// and what has become of them at the end.
+// scales.h - what a run says of its loss scales (ops/graph/scale.h): why one ends it, what may
+// help, and what has become of them at the end.
 #ifndef LOCKSTEP_APPS_RUN_SCALES_H
 #define LOCKSTEP_APPS_RUN_SCALES_H
 

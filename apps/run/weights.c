@@ -150,22 +150,51 @@ static bool is_shaped(const lk_safetensors_entry *entry, const lk_tensor *tensor
     return same;
 }
 
+static lk_status refuse_parameters(const lk_safetensors *reader, const char *name, const char *what,
+                                   lk_error *error) {
+    char shown[LK_TEXT_SHOWN_BYTES];
+    return lk_fail(error, LK_BAD_DATA,
+                   "%s: its parameters are not those of the model: %s %s; take the configuration "
+                   "of the run that it was exported of",
+                   reader->path, lk_text_shown(shown, name), what);
+}
+
+// Exports have kernels that are divided already, and none of the vectors.
+static bool is_vector(const lk_program *p, uint32_t entry, const char *name) {
+    const char *word = strrchr(name, '/');
+    return entry >= p->param_count && word && strcmp(word, "/vector_u") == 0;
+}
+
+static lk_status check_own(const lk_program *p, uint32_t index, const lk_safetensors *reader,
+                           lk_error *error) {
+    const lk_tensor *tensor = &p->tensors[p->params[index].tensor];
+    const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensor->name);
+    if (!entry && is_vector(p, index, tensor->name)) {
+        return lk_fail(error, LK_BAD_DATA,
+                       "%s: %s is not there: an export has the divided kernels of "
+                       "spectral_normalization; evaluate it with a configuration without that key",
+                       reader->path, tensor->name);
+    }
+    if (!entry) return refuse_parameters(reader, tensor->name, "is not there", error);
+    if (is_shaped(entry, tensor)) return LK_OK;
+    return refuse_parameters(reader, tensor->name, "has another shape or type there", error);
+}
+
 // Every parameter by its name, and none left over.
 static lk_status check_parameters(const lk_program *p, const lk_safetensors *reader,
                                   lk_error *error) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < lk_entry_count(p); i++) count += is_exported(p, i);
-    const bool fits = reader->entry_count == count;
     for (uint32_t i = 0; i < lk_entry_count(p); i++) {
-        if (!is_exported(p, i)) continue;
-        const lk_tensor *tensor = &p->tensors[p->params[i].tensor];
-        const lk_safetensors_entry *entry = lk_safetensors_find(reader, tensor->name);
-        if (!fits || !entry || !is_shaped(entry, tensor)) {
-            return lk_fail(error, LK_BAD_DATA,
-                           "%s: its parameters are not those of the model: %zu tensors there, %u "
-                           "here, %s %s; take the configuration of the run that it was exported of",
-                           reader->path, reader->entry_count, count, tensor->name,
-                           entry ? "of another shape perhaps" : "not among them");
+        if (is_exported(p, i)) LK_CHECK(check_own(p, i, reader, error));
+    }
+    for (size_t e = 0; e < reader->entry_count; e++) {
+        bool known = false;
+        for (uint32_t i = 0; i < lk_entry_count(p) && !known; i++) {
+            const char *name = p->tensors[p->params[i].tensor].name;
+            known = is_exported(p, i) && strcmp(reader->entries[e].name, name) == 0;
+        }
+        if (!known) {
+            return refuse_parameters(reader, reader->entries[e].name,
+                                     "is there, and not in the model", error);
         }
     }
     return LK_OK;

@@ -289,6 +289,22 @@ def check_exported_gan():
     T.check(worst <= 1, "images of exported kernels are others", worst)
 
 
+def check_other_models():
+    """An export that is not of the model: the first tensor that differs is named, and how."""
+    fewer, wider = (json.loads(json.dumps(gan()).replace(', "spectral_normalization": true', ""))
+                    for _ in range(2))
+    fewer["model"]["gan"]["discriminator"].pop()
+    wider["model"]["gan"]["discriminator"][1]["units"] = 5
+    for config, said in (
+            (gan(), "generator.made/vector_u is not there: an export has the divided kernels of "
+             "spectral_normalization; evaluate it with a configuration without that key"),
+            (fewer, "the model: discriminator.score/kernel is there, and not in the model;"),
+            (wider, "the model: discriminator.hidden/kernel has another shape or type there;")):
+        write_json("other.json", config)
+        error = T.expect(65, "eval", "other.json", "--checkpoint", "gan.safetensors")[2]
+        T.check(said in error, "another model", said, error)
+
+
 def check_judge():
     """A judge whose kernels are normalized scores as one of the exported kernels does."""
     scores = {}
@@ -351,6 +367,7 @@ def main():
         check_case(name, case, golden[name])
     check_turns()
     check_exported_gan()
+    check_other_models()
     check_judge()
     check_overflow()
     check_refusals()
