@@ -14,11 +14,11 @@ enum {
     SIGNATURE_BYTES = 8
 };
 
-static uint32_t shown_channels(uint32_t channels) { return channels == 3 ? 3 : 1; }
+uint32_t lk_png_shown_channels(uint32_t channels) { return channels == 3 ? 3 : 1; }
 
 // Of all rows with their filter bytes.
 static size_t raw_bytes(uint32_t height, uint32_t width, uint32_t channels) {
-    return (size_t)height * (1 + (size_t)width * shown_channels(channels));
+    return (size_t)height * (1 + (size_t)width * lk_png_shown_channels(channels));
 }
 
 static size_t stream_bytes(size_t raw) {
@@ -75,7 +75,7 @@ static void put_raw(stream *s, const uint8_t *bytes, size_t count) {
 static void put_row(stream *s, const uint8_t *row, uint32_t width, uint32_t channels) {
     static const uint8_t filter = 0;
     put_raw(s, &filter, 1);
-    if (channels == shown_channels(channels)) {
+    if (channels == lk_png_shown_channels(channels)) {
         put_raw(s, row, (size_t)width * channels);
         return;
     }
@@ -89,7 +89,7 @@ void lk_png_write(uint8_t *out, const uint8_t *pixels, uint32_t height, uint32_t
     lk_assert(bytes > 0);
     memcpy(out, signature, sizeof signature);
     uint8_t *chunk = out + sizeof signature, *at = put_u32(put_u32(chunk + 8, width), height);
-    const uint8_t kind[5] = {8, shown_channels(channels) == 3 ? 2 : 0, 0, 0, 0};
+    const uint8_t kind[5] = {8, lk_png_shown_channels(channels) == 3 ? 2 : 0, 0, 0, 0};
     memcpy(at, kind, sizeof kind);
     chunk = close_chunk(chunk, "IHDR", at + sizeof kind);
     chunk[8] = 0x78;

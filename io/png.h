@@ -15,6 +15,9 @@ extern "C" {
 // The most pixels of an image that has a picture. Larger ones have none: 0 bytes.
 enum { LK_PNG_PIXELS_MAX = 1 << 20 };
 
+// How many channels of an image its picture shows: all of them, or the first alone.
+uint32_t lk_png_shown_channels(uint32_t channels);
+
 size_t lk_png_bytes(uint32_t height, uint32_t width, uint32_t channels);
 
 // pixels  (height, width, channels) bytes

@@ -247,8 +247,8 @@ static const struct {
      LK_OPT_GENERATE,
      OF_COMMAND,
      "FILE",
-     "where the images go: FILE.png, one grid of all; or FILE.npy, an array of bytes (N, height, "
-     "width, channels)"},
+     "where the images go: FILE.png, one grid of all, grey or RGB, of other than 1 or 3 channels "
+     "the first alone; or FILE.npy, an array of bytes (N, height, width, channels)"},
     {{"count", required_argument, NULL, OPT_COUNT},
      LK_OPT_GENERATE,
      OF_COMMAND,

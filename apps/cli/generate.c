@@ -129,6 +129,13 @@ lk_status lk_command_generate(int argc, char **argv, lk_error *error) {
         status = ends_with(o.output, ".png") ? write_grid(&run, &g, &choice, o.output, error)
                                              : write_array(&run, &g, &choice, o.output, error);
     }
+    const uint32_t channels = run.config.spec.model.in_c;
+    if (status == LK_OK && ends_with(o.output, ".png") &&
+        lk_png_shown_channels(channels) < channels) {
+        lk_text_line(&out,
+                     "of %u channels the picture shows the first; all are in --output FILE.npy",
+                     channels);
+    }
     if (status == LK_OK) {
         lk_text_line(&out, "images %llu", (unsigned long long)choice.count);
         status = lk_text_check(&out, "standard output", error);

@@ -287,6 +287,12 @@ lk_status lk_samples_check(const lk_run *run, lk_error *error) {
                    run->config.document.source);
 }
 
+void lk_samples_say(const lk_run *run, const lk_say *say) {
+    const uint32_t channels = run->config.spec.model.in_c;
+    if (!wants_samples(run) || lk_png_shown_channels(channels) == channels) return;
+    lk_say_line(say, "samples: of %u channels pictures show the first", channels);
+}
+
 bool lk_samples_due(const lk_run *run, uint64_t done) {
     return wants_samples(run) && done % run->config.samples.every_steps == 0;
 }

@@ -8,6 +8,7 @@
 #define LOCKSTEP_APPS_RUN_GENERATE_H
 
 #include "apps/run/run.h"
+#include "apps/run/say.h"
 
 typedef struct lk_generator {
     const lk_program *program;   // of an objective that has the value
@@ -59,6 +60,8 @@ void lk_grid_fill(const lk_run *run, const lk_grid *grid, uint64_t count, const 
 uint64_t lk_samples_bytes(const lk_run *run);
 // Can there be pictures, where some are asked for? LK_BAD_CONFIG. After lk_run_plan.
 lk_status lk_samples_check(const lk_run *run, lk_error *error);
+// Says where pictures show less than the images have.
+void lk_samples_say(const lk_run *run, const lk_say *say);
 bool lk_samples_due(const lk_run *run, uint64_t done);
 // Is it the name of such a picture, or of one that was cut short (.tmp)?
 bool lk_samples_is_ours(const char *name);

@@ -689,6 +689,7 @@ static lk_status open_directory(lk_trainer *t, const lk_train_options *o, lk_err
 static lk_status open_files(lk_trainer *t, lk_error *error) {
     lk_run *run = t->run;
     lk_hot_print(&t->hot, &t->calls.say);
+    lk_samples_say(run, &t->calls.say);
     if (t->dir.resumed) LK_CHECK(resume(t, error));
     tell(t, LK_TRAIN_LAID_OUT);
     // A run that is finished changes nothing any more.

@@ -144,6 +144,33 @@ def runs(t, config):
             ["samples-0000000050.png"], "the old ones are gone", os.listdir("guarded"))
 
 
+def channels(t):
+    """A picture of two channels shows the first, and who makes it says so."""
+    optimizer = {"type": "sgd", "learning_rate": 0.1}
+    config = t.write("two.json", {
+        "global_batch": 16, "grain": 8, "cycles": 2, "samples": {"every_steps": 2, "count": 4},
+        "model": {"input": [H, W, 2], "gan": {
+            "noise": {"type": "normal", "shape": [3]},
+            "generator": [{"type": "dense", "units": H * W * 2},
+                          {"type": "reshape", "target_shape": [H, W, 2]}],
+            "discriminator": [{"type": "flatten"}, {"type": "dense", "units": 1}],
+            "loss": "hinge", "generator_optimizer": optimizer,
+            "discriminator_optimizer": optimizer}},
+        "data": {"train": {"made_up": {"count": 32, "height": H, "width": W, "channels": 2}}}},
+        ["optimizer", "steps"])
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "two")
+    t.check("samples: of 2 channels pictures show the first" in lines, "of samples", lines)
+    for name in ("two.png", "two.npy"):
+        _, lines, _ = t.expect(0, "generate", config, "--run-dir", "two", "--count", "4",
+                               "--output", name)
+        said = "of 2 channels the picture shows the first; all are in --output FILE.npy" in lines
+        t.check(said == name.endswith("png"), "of generate", name, lines)
+    shape, images = array("two.npy")
+    t.check(shape == (4, H, W, 2), "all channels", shape)
+    found, _ = cut(pixels("two.png"), 2, 4)
+    t.check(found == [image[::2] for image in images], "the first channel")
+
+
 def refusals(t, config):
     small = t.write("small.json")
     for code, words, arguments in (
@@ -177,6 +204,7 @@ def main():
     runs(t, "gan.json")
     checkpoints = one_run(t, "gan.json")
     pictures(t, "gan.json", checkpoints)
+    channels(t)
     refusals(t, "gan.json")
     shutil.rmtree("plain")
     return t.finish()
