@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "apps/run/weights.h"
 
@@ -13,6 +14,21 @@ static bool ends_with(const char *text, const char *end) {
     return n > m && strcmp(text + n - m, end) == 0;
 }
 
+static bool is_dots(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+// A checkpoint is looked at beside the configuration of its run.
+static lk_status check_beside(const char *checkpoint, const char *config, lk_error *error) {
+    if (!checkpoint || access(config, R_OK) == 0) return LK_OK;
+    return lk_fail(error, LK_NO_INPUT,
+                   "judge: %s: the configuration of its run, %s, cannot be read; wanted a "
+                   "checkpoint in the checkpoints of its run, beside that run's config.json, or "
+                   "the run's directory",
+                   checkpoint, config);
+}
+
 // The run's directory, and the checkpoint where one is named.
 static lk_status find(const char *path, char directory[LK_PATH_BYTES], const char **checkpoint,
                       lk_error *error) {
@@ -20,6 +36,8 @@ static lk_status find(const char *path, char directory[LK_PATH_BYTES], const cha
     *checkpoint = ends_with(path, ".safetensors") ? path : NULL;
     if (!*checkpoint) return lk_path_join(directory, path, "", "", error);
     lk_path_parent(above, path);
+    if (strcmp(above, ".") == 0) return lk_path_join(directory, "..", "", "", error);
+    if (is_dots(above)) return lk_path_join(directory, above, "/", "..", error);
     lk_path_parent(directory, above);
     return LK_OK;
 }
@@ -69,6 +87,7 @@ lk_status lk_judge_open(lk_judge *j, const char *path, const lk_run *like, uint6
     uint64_t steps;
     LK_CHECK(find(path, directory, &checkpoint, error));
     LK_CHECK(lk_path_join(config, directory, "/", "config.json", error));
+    LK_CHECK(check_beside(checkpoint, config, error));
     const lk_config_options options = {
         .config = config, .no_data = true, .evaluates = true, .gpus = 1};
     j->opened = true;

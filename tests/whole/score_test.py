@@ -7,6 +7,7 @@ logits give in Python; the test set's stands beside it; nothing depends on kerne
 import json
 import math
 import os
+import shutil
 import struct
 import sys
 
@@ -83,6 +84,20 @@ def main():
     said = json.loads("\n".join(lines))
     t.check(said["generated"] == 400 and f"{said['test_score']:.6g}" == found[2] and
             "frechet_distance" in said, "as JSON, of as many as the test set has", said)
+
+    name = os.path.basename(checkpoint)
+    for there, judge_path in (("judge/checkpoints", name), ("judge/checkpoints", "./" + name),
+                              ("judge", "checkpoints/" + name), ("gan", "../" + checkpoint),
+                              ("judge/checkpoints", "../checkpoints/" + name)):
+        os.chdir(there)
+        _, lines, _ = t.expect(0, "eval", t.work + "/gan.json", "--run-dir", t.work + "/gan",
+                               "--judge", judge_path, "--count", "300")
+        t.check(value(lines, "score") == found[0], "from another directory", judge_path, lines)
+        os.chdir(t.work)
+    shutil.copy(checkpoint, name)
+    _, _, error = t.expect(66, "eval", "gan.json", "--run-dir", "gan", "--judge", name)
+    t.check(f"judge: {name}: the configuration of its run, ../config.json, cannot be read; wanted"
+            in error, "a checkpoint without its run", error)
 
     small = t.write("small.json", {"data.test": {"made_up": {"count": 100, "height": 10,
                                                              "width": 10}}})
