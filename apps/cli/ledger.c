@@ -11,6 +11,7 @@
 #include "apps/run/ledger.h"
 #include "apps/run/record.h"
 #include "apps/run/strips.h"
+#include "comm/threads/team.h"
 #include "io/json.h"
 #include "io/manifest.h"
 #include "io/shuffle.h"
@@ -115,6 +116,14 @@ static lk_status open_config(ledger *l, lk_config_options *options, lk_error *er
     return lk_config_open(&l->config, options, error);
 }
 
+// As training chooses where nobody says it: of processors, or of the GPUs that are named.
+static uint32_t default_replicas(const ledger *l) {
+    const lk_config *c = &l->config;
+    if (c->replicas) return c->replicas;
+    if (strcmp(c->kernels, "cuda") != 0) return LK_MIN(lk_processors(), lk_grain_count(&c->spec));
+    return c->gpus == LK_CONFIG_ALL_GPUS ? 1 : LK_MAX(c->gpus, 1);
+}
+
 static lk_status open_ledger(ledger *l, const lk_common_options *o, lk_error *error) {
     lk_config_options options = o->config;
     char config[LK_PATH_BYTES];
@@ -139,10 +148,9 @@ static lk_status open_ledger(ledger *l, const lk_common_options *o, lk_error *er
         spec->example_count = l->config.train.strips;
     LK_CHECK(lk_run_spec_check(spec, error));
     l->steps = lk_config_steps(&l->config);
-    l->replicas = o->config.replicas       ? o->config.replicas
-                  : l->recorded_replicas   ? l->recorded_replicas
-                  : l->config.replicas > 1 ? l->config.replicas
-                                           : 1;
+    l->replicas = o->config.replicas     ? o->config.replicas
+                  : l->recorded_replicas ? l->recorded_replicas
+                                         : default_replicas(l);
     if (l->replicas <= lk_grain_count(spec)) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE,
                    "--replicas: found %u, wanted 1 to %u, the grains of a step", l->replicas,

@@ -203,7 +203,7 @@ static void print_length(const lk_run *run, lk_text_out *out) {
                      c->steps ? ", steps" : "", c->epochs ? ", epochs" : "");
     } else if (!c->steps) {
         lk_text_line(out, "length: %llu steps (%llu epoch%s)", total, epochs, s);
-    } else if (!epochs) {
+    } else if (!epochs || ends == UINT64_MAX) {  // epochs of nothing: no objective reads images
         lk_text_line(out, "length: %llu steps", total);
     } else if (ends == c->steps) {
         lk_text_line(out, "length: %llu steps, both of steps and of %llu epoch%s", total, epochs,

@@ -107,6 +107,9 @@ def main():
     of_run = ledger(t, "whole", "--step", "4")
     t.check(ledger(t, config, "--step", "4", "--replicas", "2") == of_run,
             "a configuration says the same")
+    plan = json.loads("\n".join(t.expect(0, "plan", config, "--json")[1]))
+    t.check(ledger(t, config, "--step", "4")["replicas"] == plan["replicas"],
+            "as many replicas as a plan has", plan["replicas"])
     other = ledger(t, "whole", "--step", "4", "--replicas", "5")["uses"]
     t.check([u["replica"] for u in other] == [u["grain"] for u in other] and
             [u["example"] for u in other] == [u["example"] for u in of_run["uses"]],

@@ -669,6 +669,9 @@ def refusals(t):
     t.check("no objective reads images" in error, "epochs of nothing", error)
     lines = t.expect(0, "train", configuration(t, "blind.json", blind), "--run-dir", "blind")[1]
     t.check("global batch 64 = 8 grains of 8; no objective reads images" in lines, "blind", lines)
+    lines = t.expect(0, "train", "blind.json", "--run-dir", "blind", "--fresh", "--set",
+                     "epochs=2", "--set", "steps=12")[1]
+    t.check("length: 12 steps" in lines, "epochs that never end", lines)
 
 
 def main():
