@@ -8,6 +8,12 @@
 // --- curves --------------------------------------------------------------------------------------
 
 enum { WIDTH = 520, HEIGHT = 260, LEFT = 56, RIGHT = 12, TOP = 28, BOTTOM = 40, TICKS = 5 };
+enum { LEGEND_ROW = 16 };
+
+static const char *const colours[] = {"#4e79a7", "#e15759", "#59a14f", "#f28e2b", "#b07aa1",
+                                      "#76b7b2", "#9c755f", "#edc948", "#bab0ac", "#8cd17d"};
+
+static const char *colour_of(const lk_curve *c) { return colours[c->number % LK_COUNT(colours)]; }
 
 // An axis: a range of values that covers all, and a step between its marks that is 1, 2 or 5 times
 // a power of ten.
@@ -51,7 +57,9 @@ static void draw_grid(lk_markup *m, const axis *x, const axis *y) {
 }
 
 static void draw_curve(lk_markup *m, const lk_curve *c, const axis *x, const axis *y) {
-    lk_put(m, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", c->colour);
+    const char *dashes = c->number < LK_COUNT(colours) ? "" : " stroke-dasharray=\"4 2\"";
+    lk_put(m, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\"%s points=\"",
+           colour_of(c), dashes);
     for (size_t i = 0; i < c->count; i++) {
         lk_put(m, "%.1f,%.1f ", place_x(x, c->x[i]), place_y(y, c->y[i]));
     }
@@ -60,8 +68,39 @@ static void draw_curve(lk_markup *m, const lk_curve *c, const axis *x, const axi
         lk_put(m,
                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\" fill=\"%s\"><title>%.9g</title>"
                "</circle>\n",
-               place_x(x, c->x[i]), place_y(y, c->y[i]), c->colour, c->y[i]);
+               place_x(x, c->x[i]), place_y(y, c->y[i]), colour_of(c), c->y[i]);
     }
+}
+
+// The title and the name of each curve, in rows upwards from the first, which lies above the axes.
+// Returns the number of rows; draws none where `m` is NULL.
+static uint32_t draw_names(lk_markup *m, const char *title, const lk_curve *curves, uint32_t count,
+                           uint32_t rows) {
+    double x = LEFT + 10.0 + 6.5 * (double)strlen(title);
+    uint32_t row = 0;
+    if (m) {
+        lk_put(m, "<text x=\"4\" y=\"%d\" font-weight=\"bold\">%s</text>\n",
+               14 - (int)((rows - 1) * LEGEND_ROW), title);
+    }
+    for (uint32_t k = 0; k < count; k++) {
+        const double width = 28.0 + 6.5 * (double)strlen(curves[k].name);
+        if (curves[k].count == 0) continue;
+        if (x + width > WIDTH && x > LEFT) {
+            x = LEFT;
+            row++;
+        }
+        if (m) {
+            const int y = 14 - (int)((rows - 1 - row) * LEGEND_ROW);
+            lk_put(m,
+                   "<rect x=\"%.0f\" y=\"%d\" width=\"10\" height=\"8\" fill=\"%s\"/>"
+                   "<text x=\"%.0f\" y=\"%d\">",
+                   x, y - 8, colour_of(&curves[k]), x + 14, y);
+            lk_put_text(m, curves[k].name);
+            lk_put(m, "</text>\n");
+        }
+        x += width;
+    }
+    return row + 1;
 }
 
 void lk_draw_curves(lk_markup *m, const char *title, const char *x_name, const lk_curve *curves,
@@ -77,20 +116,14 @@ void lk_draw_curves(lk_markup *m, const char *title, const char *x_name, const l
     }
     if (!isfinite(x[0]) || !isfinite(y[0])) return;
     const axis across = make_axis(fmin(x[0], 0), x[1]), up = make_axis(y[0], y[1]);
-    lk_put(m, "<svg class=\"curves\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>%s</title>\n",
-           WIDTH, HEIGHT, title);
+    const uint32_t rows = draw_names(NULL, title, curves, count, 1);
+    const int above = (int)((rows - 1) * LEGEND_ROW);
+    lk_put(m, "<svg class=\"curves\" viewBox=\"0 %d %d %d\" role=\"img\">\n<title>%s</title>\n",
+           -above, WIDTH, HEIGHT + above, title);
     draw_grid(m, &across, &up);
-    double legend = LEFT;
-    lk_put(m, "<text x=\"4\" y=\"14\" font-weight=\"bold\">%s</text>\n", title);
-    legend += 10.0 + 6.5 * (double)strlen(title);
+    (void)draw_names(m, title, curves, count, rows);
     for (uint32_t k = 0; k < count; k++) {
-        if (curves[k].count == 0) continue;
-        draw_curve(m, &curves[k], &across, &up);
-        lk_put(m,
-               "<rect x=\"%.0f\" y=\"6\" width=\"10\" height=\"8\" fill=\"%s\"/><text x=\"%.0f\""
-               " y=\"14\">%s</text>\n",
-               legend, curves[k].colour, legend + 14, curves[k].name);
-        legend += 28.0 + 6.5 * (double)strlen(curves[k].name);
+        if (curves[k].count) draw_curve(m, &curves[k], &across, &up);
     }
     lk_put(m, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n</svg>\n",
            (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_name);

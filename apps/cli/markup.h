@@ -29,17 +29,16 @@ lk_status lk_markup_check(const lk_markup *m, lk_error *error);
 
 // --- pictures (drawing.c) ------------------------------------------------------------------------
 
-enum { LK_CURVES_MAX = 4 };
-
 // One line of a diagram.
 typedef struct lk_curve {
-    const char *name, *colour;
+    const char *name;
+    uint32_t number;  // from 0: which colour it has
     bool dots;  // a mark at each point
     size_t count;
     const double *x, *y;
 } lk_curve;
 
-// A diagram of curves over one pair of axes.
+// A diagram of curves over one pair of axes, with their names above it.
 void lk_draw_curves(lk_markup *m, const char *title, const char *x_name, const lk_curve *curves,
                     uint32_t count);
 

@@ -54,19 +54,45 @@ static double share_of(const json_t *correct, double examples) {
     return correct ? json_number_value(correct) / examples : NAN;
 }
 
+// The curve of these lines, made where there is none yet. NULL: no memory.
+static lk_report_curve *curve_of(lk_report_run *r, bool test, const char *objective) {
+    uint32_t at = 0, trained = 0;
+    for (; at < r->curve_count; at++) {
+        const lk_report_curve *c = &r->curves[at];
+        const bool same = objective && c->objective ? strcmp(objective, c->objective) == 0
+                                                    : !objective && !c->objective;
+        if (c->test == test && same) return &r->curves[at];
+        trained += !c->test;
+    }
+    if (!test) at = trained;
+    lk_report_curve *larger = realloc(r->curves, (r->curve_count + 1) * sizeof *larger);
+    if (!larger) return NULL;
+    r->curves = larger;
+    char *name = objective ? strdup(objective) : NULL;
+    if (objective && !name) return NULL;
+    memmove(&larger[at + 1], &larger[at], (r->curve_count - at) * sizeof *larger);
+    larger[at] = (lk_report_curve){.test = test, .objective = name};
+    r->curve_count++;
+    return &larger[at];
+}
+
 static lk_status take_metrics(lk_report_run *r, const lk_json_log *log, lk_error *error) {
     static const char *const kinds[] = {"train", "test"};
-    lk_report_curve *const curves[] = {&r->train, &r->test};
     for (uint32_t i = 0; i < LK_COUNT(kinds); i++) {
         const json_t *line = json_object_get(log->document.root, kinds[i]);
         const double examples = json_number_value(json_object_get(line, "examples"));
-        if (!(examples > 0)) continue;
+        const json_t *loss = json_object_get(line, "loss");
+        // A step that was skipped has no loss.
+        if (!(examples > 0) || !json_is_number(loss)) continue;
         const json_t *rate = json_object_get(line, "label_error_rate");
         const point p = {.step = (double)log->step,
-                         .loss = json_number_value(json_object_get(line, "loss")),
+                         .loss = json_number_value(loss),
                          .accuracy = share_of(json_object_get(line, "correct"), examples),
                          .errors = rate ? json_number_value(rate) : NAN};
-        LK_CHECK(add_point(curves[i], p, error));
+        const char *objective = json_string_value(json_object_get(line, "objective"));
+        lk_report_curve *curve = curve_of(r, i == 1, objective);
+        if (!curve) return lk_fail(error, LK_UNAVAILABLE, "no memory for the curves");
+        LK_CHECK(add_point(curve, p, error));
     }
     return LK_OK;
 }
@@ -233,25 +259,37 @@ static lk_status judge(lk_report_run *r, const lk_run *run, const answers *a, lk
     return take_pictures(r, &run->test, error);
 }
 
+// What the page can show of the objective that the test set is evaluated by: one label of each
+// example beside one answer. Of several networks the model has no loss of its own.
+static lk_status check_answers(const lk_run *run, answers *a, lk_error *error) {
+    const lk_program *p = lk_run_evaluated(run);
+    const lk_loss_type *loss = lk_program_loss(p);
+    const uint64_t outputs = lk_program_output_floats(p);
+    if (!loss->labels) {
+        return lk_fail(error, LK_UNAVAILABLE, "the model's loss takes no labels");
+    }
+    if (loss->sequences || run->config.spec.model.labels) {
+        return lk_fail(error, LK_UNAVAILABLE, "the model's labels are sequences");
+    }
+    a->classes = run->config.spec.model.classes;
+    a->binary = loss == &lk_loss_binary_crossentropy;
+    a->alone = a->binary && outputs == 1;
+    if (outputs == a->classes || a->alone) return LK_OK;
+    return lk_fail(error, LK_UNAVAILABLE, "the model gives %llu numbers, of %u classes",
+                   (unsigned long long)outputs, a->classes);
+}
+
 static lk_status look_at_test_set(lk_report_run *r, lk_run *run, answers *a, lk_error *error) {
     const lk_say nobody = {.line = NULL};
     uint64_t step;
     if (!run->config.test.given) {
         return lk_fail(error, LK_NO_INPUT, "the configuration names no test set");
     }
-    if (!lk_model_loss(&run->config.spec.model)->labels) {
-        return lk_fail(error, LK_UNAVAILABLE, "the model's loss takes no labels");
-    }
-    if (run->config.spec.model.labels) {
-        return lk_fail(error, LK_UNAVAILABLE, "the model's labels are sequences");
-    }
     LK_CHECK(lk_run_plan(run, error));
+    LK_CHECK(check_answers(run, a, error));
     lk_watch_data(&run->train, &run->test);
     LK_CHECK(lk_run_start(run, 0, error));
     LK_CHECK(lk_load_weights(run, &lk_file_ops_posix, NULL, r->path, &nobody, &step, error));
-    a->classes = run->config.spec.model.classes;
-    a->binary = lk_model_loss(&run->config.spec.model) == &lk_loss_binary_crossentropy;
-    a->alone = lk_program_output_floats(&run->program) == 1;
     a->predicted = calloc(run->test.count, sizeof *a->predicted);
     a->confidence = calloc(run->test.count, sizeof *a->confidence);
     if (!a->predicted || !a->confidence) {
@@ -396,13 +434,15 @@ static lk_status read_run(lk_report_run *r, const char *path, const char *data, 
 }
 
 static void free_run(lk_report_run *r) {
-    lk_report_curve *const curves[] = {&r->train, &r->test};
-    for (uint32_t i = 0; i < LK_COUNT(curves); i++) {
-        free(curves[i]->step);
-        free(curves[i]->loss);
-        free(curves[i]->accuracy);
-        free(curves[i]->errors);
+    for (uint32_t i = 0; i < r->curve_count; i++) {
+        lk_report_curve *c = &r->curves[i];
+        free(c->objective);
+        free(c->step);
+        free(c->loss);
+        free(c->accuracy);
+        free(c->errors);
     }
+    free(r->curves);
     for (uint32_t i = 0; i < r->mistake_count; i++) free(r->mistakes[i].png);
     free(r->pairs);
     free(r->by_class);

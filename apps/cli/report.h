@@ -11,8 +11,10 @@
 
 enum { LK_REPORT_SIDES = 2, LK_REPORT_MISTAKES = 24, LK_REPORT_HEX_BYTES = 65 };
 
-// The lines of one kind of metrics.jsonl.
+// The lines of metrics.jsonl of one kind and, where a model has several, of one objective.
 typedef struct lk_report_curve {
+    bool test;        // not of training
+    char *objective;  // NULL: there is only one. Heap
     size_t count, capacity;
     double *step, *loss, *accuracy, *errors;
 } lk_report_curve;
@@ -52,7 +54,8 @@ typedef struct lk_report_run {
     bool saved;             // there is a checkpoint
     uint64_t step;          // .. of this step
     json_t *config, *plan;  // NULL: it has none that can be read
-    lk_report_curve train, test;
+    lk_report_curve *curves;  // (curve_count), those of training first. Heap
+    uint32_t curve_count;
     double wall_first, wall_last;  // of times.jsonl; 0: none
     uint64_t phase_steps;          // 0: no process of it has come to its end
     double phases[LK_LAPS];        // us of a step, of the last process

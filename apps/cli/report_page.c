@@ -7,12 +7,9 @@
 
 #include "apps/cli/report.h"
 
-enum { MATRIX_CLASSES_MAX = 40, PAIRS_MAX = 12, NAME_BYTES = 32 };
+enum { MATRIX_CLASSES_MAX = 40, PAIRS_MAX = 12, NAME_BYTES = 64 };
 // 0.9 rather than 0.90000000000000002.
 #define DIGITS JSON_REAL_PRECISION(15)
-
-static const char *const colours[LK_REPORT_SIDES][2] = {{"#4e79a7", "#e15759"},
-                                                        {"#59a14f", "#f28e2b"}};
 
 static const char head[] =
     "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
@@ -60,7 +57,9 @@ static void put_name(lk_markup *m, const lk_report_run *r) {
 
 static void put_fact(lk_markup *m, const char *what, const char *value) {
     if (!*value) return;
-    lk_put(m, "<tr><th>%s</th><td><code>", what);
+    lk_put(m, "<tr><th>");
+    lk_put_text(m, what);
+    lk_put(m, "</th><td><code>");
     lk_put_text(m, value);
     lk_put(m, "</code></td></tr>\n");
 }
@@ -76,21 +75,25 @@ static void say_metrics(char out[96], const lk_report_curve *c) {
         snprintf(out + n, 96 - (size_t)n, ", label error rate %.2f%%", 100 * errors);
 }
 
+static void put_last(lk_markup *m, const lk_report_curve *c) {
+    char what[NAME_BYTES], text[160], metrics[96];
+    if (c->count == 0) return;
+    const double step = c->step[c->count - 1];
+    const char *kind = c->test ? "test set" : "last step logged", *of = c->objective;
+    lk_format(what, sizeof what, "%s%s%s", kind, of ? ", " : "", of ? of : "");
+    say_metrics(metrics, c);
+    if (c->test)
+        snprintf(text, sizeof text, "%s, after step %.0f", metrics, step);
+    else
+        snprintf(text, sizeof text, "%.0f, %s", step, metrics);
+    put_fact(m, what, text);
+}
+
 static void put_facts(lk_markup *m, const lk_report_run *r) {
-    char text[160], metrics[96];
+    char text[160];
     lk_put(m, "<table class=\"facts\">\n");
     put_fact(m, "run directory", r->path);
-    if (r->train.count) {
-        say_metrics(metrics, &r->train);
-        snprintf(text, sizeof text, "%.0f, %s", r->train.step[r->train.count - 1], metrics);
-        put_fact(m, "last step logged", text);
-    }
-    if (r->test.count) {
-        say_metrics(metrics, &r->test);
-        snprintf(text, sizeof text, "%s, after step %.0f", metrics,
-                 r->test.step[r->test.count - 1]);
-        put_fact(m, "test set", text);
-    }
+    for (uint32_t i = 0; i < r->curve_count; i++) put_last(m, &r->curves[i]);
     if (r->wall_last > r->wall_first) {
         snprintf(text, sizeof text, "%.1f s", r->wall_last - r->wall_first);
         put_fact(m, "from first to last line of its log", text);
@@ -116,31 +119,43 @@ static const double *curve_of(const lk_report_curve *c, uint32_t what) {
     return what != LOSS && c->count && isnan(y[0]) ? NULL : y;
 }
 
-static void put_curves(lk_markup *m, const lk_report_run *runs, uint32_t count) {
+// Those of all runs that have this kind, each in the colour that it has in every diagram.
+static void put_diagram(lk_markup *m, const lk_report_run *runs, uint32_t count, uint32_t what,
+                        lk_curve *curves, char (*names)[NAME_BYTES]) {
     static const char *const titles[] = {"loss", "accuracy", "label error rate"};
-    char names[LK_CURVES_MAX][NAME_BYTES];
-    lk_put(m, "<section id=\"curves\"><h2>Learning curves</h2>\n<div class=\"charts\">\n");
-    for (uint32_t what = 0; what < LK_COUNT(titles); what++) {
-        lk_curve curves[LK_CURVES_MAX];
-        uint32_t used = 0;
-        for (uint32_t i = 0; i < count; i++) {
-            const lk_report_curve *const kinds[] = {&runs[i].train, &runs[i].test};
-            for (uint32_t k = 0; k < 2; k++) {
-                const char *side = count == 1 ? "" : i ? "B, " : "A, ";
-                const double *y = curve_of(kinds[k], what);
-                if (!y || (what == ERRORS && !kinds[k]->count)) continue;
-                snprintf(names[used], NAME_BYTES, "%s%s", side, k ? "test" : "training");
-                curves[used] = (lk_curve){.name = names[used],
-                                          .colour = colours[i][k],
-                                          .dots = k == 1,
-                                          .count = kinds[k]->count,
-                                          .x = kinds[k]->step,
-                                          .y = y};
-                used++;
-            }
+    uint32_t used = 0, number = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < runs[i].curve_count; k++, number++) {
+            const lk_report_curve *c = &runs[i].curves[k];
+            const char *side = count == 1 ? "" : i ? "B, " : "A, ", *of = c->objective;
+            const double *y = curve_of(c, what);
+            if (!y || c->count == 0) continue;
+            lk_format(names[used], NAME_BYTES, "%s%s%s%s", side, c->test ? "test" : "training",
+                      of ? ", " : "", of ? of : "");
+            curves[used] = (lk_curve){.name = names[used],
+                                      .number = number,
+                                      .dots = c->test,
+                                      .count = c->count,
+                                      .x = c->step,
+                                      .y = y};
+            used++;
         }
-        if (used) lk_draw_curves(m, titles[what], "step", curves, used);
     }
+    if (used) lk_draw_curves(m, titles[what], "step", curves, used);
+}
+
+static void put_curves(lk_markup *m, const lk_report_run *runs, uint32_t count) {
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < count; i++) most += runs[i].curve_count;
+    lk_curve *curves = calloc(most, sizeof *curves);
+    char(*names)[NAME_BYTES] = calloc(most, sizeof *names);
+    lk_put(m, "<section id=\"curves\"><h2>Learning curves</h2>\n<div class=\"charts\">\n");
+    for (uint32_t what = LOSS; curves && names && what <= ERRORS; what++) {
+        put_diagram(m, runs, count, what, curves, names);
+    }
+    m->failed |= !curves || !names;
+    free(curves);
+    free(names);
     lk_put(m, "</div></section>\n");
 }
 

@@ -9,6 +9,7 @@ Standard library only. With `chromium` a headless browser shows the pages, witho
 complaint and with nothing wider than its window; skipped (77) where there is none.
 """
 import base64
+import html
 import html.parser
 import json
 import math
@@ -128,6 +129,66 @@ def sigmoids(t):
     t.expect(0, "report", "two")
     _, text = page(t, "two/report.html")
     t.check(0 < right < 200 and f"{right} of 200 are right" in text, "of one sigmoid", right)
+
+
+def networks(t):
+    """Of several networks and objectives: whose loss is whose, and no answers where there are
+    none, whatever model.classes says."""
+    made = {"count": 200, "height": 10, "width": 10, "classes": 2}
+    data = {"train": {"made_up": made}, "test": {"made_up": {**made, "first": 200}}}
+    adam = {"type": "adam_keras", "learning_rate": 0.01}
+    dense = [{"type": "flatten"}, {"type": "dense", "units": 1}]
+    without = ("model.layers", "optimizer", "steps")
+    gan = {"noise": {"type": "normal", "shape": [4]}, "loss": "wasserstein", "weight_clip": 0.05,
+           "generator": [{"type": "dense", "units": 100, "activation": "tanh"},
+                         {"type": "reshape", "target_shape": [10, 10, 1]}],
+           "discriminator": dense, "generator_steps": 1, "discriminator_steps": 2,
+           "generator_optimizer": adam, "discriminator_optimizer": adam}
+    config = t.write("gan.json", {"model.gan": gan, "cycles": 4, "data": data}, without)
+    for classes in (10, 65536):
+        t.expect(0, "train", config, "--run-dir", "gan", "--fresh", "--set",
+                 f"model.classes={classes}")
+        t.expect(0, "report", "gan")
+        p, text = page(t, "gan/report.html")
+        t.check("Predictions" in p.titles and "takes no labels" in text and
+                "Confusion matrix" not in p.titles, "no answers", p.titles)
+    facts = {row[0]: row[1] for row in p.tables[0]}
+    t.check(facts["last step logged, generator"].startswith("10, loss ") and
+            facts["last step logged, discriminator"].startswith("12, loss ") and
+            "test set, discriminator" in facts, "whose loss", facts)
+    t.check(text.count("<polyline") == 3 and ">training, generator<" in text and
+            ">training, discriminator<" in text and ">test, discriminator<" in text,
+            "a curve of each")
+    points = [len(re.findall(r"[\d.]+,", line)) for line in re.findall(r'points="(.*)"', text)]
+    with open("gan/metrics.jsonl", encoding="utf-8") as f:
+        lines = [json.loads(line) for line in f]
+    t.check(points == [sum(line.get(kind, {}).get("objective") == name for line in lines)
+                       for kind, name in (("train", "generator"), ("train", "discriminator"),
+                                          ("test", "discriminator"))], "its points", points)
+
+    def entry(name):
+        return {"name": name, "values": [{"name": "y", "network": "body"}], "trains": ["body"],
+                "loss": "binary_crossentropy", "optimizer": adam}
+    names = [f"<b>{i:02}" for i in range(12)]
+    config = t.write("many.json", {
+        "model.classes": 2, "model.networks": [{"name": "body", "layers": dense}],
+        "model.objectives": [entry(name) for name in names],
+        "model.schedule": [[name, 1] for name in names], "cycles": 2, "data": data}, without)
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "many")
+    right = round(2 * float(value(lines, "test_accuracy")))
+    t.expect(0, "report", "many", "gan", "--output", "many.html")
+    p, text = page(t, "many.html")
+    t.check(0 < right < 200 and f"{right} of 200 are right" in text, "of one sigmoid", right)
+    t.check(all(f">A, training, &lt;b&gt;{i:02}<" in text for i in range(12)) and
+            ">B, training, generator<" in text, "all names")
+    picture = re.search(r'<svg class="curves" viewBox="0 -(\d+) 520 (\d+)"(.*?)</svg>', text, re.S)
+    above, height, inner = int(picture[1]), int(picture[2]), picture[3]
+    t.check(height == 260 + above and above > 0 and all(
+        int(x) + 14 + 6.5 * len(html.unescape(name)) <= 520 and -above <= int(y)
+        for x, y, name in re.findall(r'<text x="(\d+)" y="(-?\d+)">([^<]*)<', inner)
+        if "training" in name), "none outside", above, height)
+    styles = re.findall(r'<polyline fill="none" (.*?) points', inner)
+    t.check(len(styles) == len(set(styles)) == 16, "no two look the same", styles)
 
 
 def one_run(t):
@@ -366,6 +427,7 @@ def unfilter(kind, row, above, step):
 def main():
     t = Test()
     sigmoids(t)
+    networks(t)
     config, run = one_run(t)
     if len(sys.argv) > 3:
         chromium(t, config, run)
