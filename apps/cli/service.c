@@ -20,7 +20,7 @@
 
 typedef unsigned long long ull;
 
-enum { MESSAGE_BYTES = 512, METRICS_BYTES = 4096, NAME_BYTES = 256 };
+enum { MESSAGE_BYTES = 512, METRICS_BYTES = 16384, NAME_BYTES = 256 };
 
 static const double status_seconds = 1.0, metrics_seconds = 5.0;
 
@@ -136,24 +136,63 @@ static size_t add_count(size_t used, const char *name, const char *type, const c
     return add(used, name, type, help, text);
 }
 
-static size_t add_real(size_t used, const char *name, const char *help, double value) {
-    char text[LK_DECIMAL_BYTES + 1] = "-";
-    (void)lk_watch_decimal(text + (value < 0), value < 0 ? -value : value, 6);
-    return add(used, name, "gauge", help, text);
+static const char *real(char out[LK_DECIMAL_BYTES + 1], double value) {
+    out[0] = '-';
+    (void)lk_watch_decimal(out + (value < 0), value < 0 ? -value : value, 6);
+    return out;
 }
 
-// training_loss, training_accuracy and what else the loss reports.
-static size_t add_metrics(size_t n, const lk_service_view *v) {
-    char name[64];
-    for (uint32_t i = 0; v->metrics && i < v->metrics->sum_count; i++) {
-        lk_format(name, sizeof name, "training_%s", v->metrics->sum[i]);
-        n = add_real(n, name, i ? "Mean over its examples." : "Mean loss of the last step known.",
-                     v->means[i]);
+static size_t add_real(size_t used, const char *name, const char *help, double value) {
+    char text[LK_DECIMAL_BYTES + 1];
+    return add(used, name, "gauge", help, real(text, value));
+}
+
+// The mean or the share of that name; NULL: the objective's loss reports none.
+static const double *metric_of(const lk_service_metrics *m, const char *name) {
+    for (uint32_t i = 0; i < m->names->sum_count; i++) {
+        if (strcmp(m->names->sum[i], name) == 0) return &m->means[i];
     }
-    for (uint32_t i = 0; v->metrics && i < v->metrics->count_count; i++) {
-        if (!v->metrics->share[i]) continue;
-        lk_format(name, sizeof name, "training_%s", v->metrics->share[i]);
-        n = add_real(n, name, "Share of its examples, 0 to 1.", v->shares[i]);
+    for (uint32_t i = 0; i < m->names->count_count; i++) {
+        if (m->names->share[i] && strcmp(m->names->share[i], name) == 0) return &m->shares[i];
+    }
+    return NULL;
+}
+
+// A name of objective `first`, with its value there and, as one metric has to stand together, in
+// those behind it. One that another had before stands there already.
+static size_t add_metric(size_t n, const lk_service_view *v, uint32_t first, const char *what,
+                         const char *help) {
+    char name[64], of[NAME_BYTES], value[LK_DECIMAL_BYTES + 1];
+    for (uint32_t k = 0; k < first; k++) {
+        if (metric_of(&v->metrics[k], what)) return n;
+    }
+    lk_format(name, sizeof name, "training_%s", what);
+    if (!v->metrics[first].objective) return add_real(n, name, help, *metric_of(v->metrics, what));
+    n += lk_format(here.text + n, METRICS_BYTES - n,
+                   "# HELP lockstep_%s %s\n# TYPE lockstep_%s gauge\n", name, help, name);
+    for (uint32_t k = first; k < v->metric_count; k++) {
+        const double *found = metric_of(&v->metrics[k], what);
+        if (!found) continue;
+        label(of, v->metrics[k].objective);
+        n += lk_format(here.text + n, METRICS_BYTES - n, "lockstep_%s{objective=\"%s\"} %s\n",
+                       name, of, real(value, *found));
+        lk_assert(n < METRICS_BYTES - 1);
+    }
+    return n;
+}
+
+// training_loss, training_accuracy and what else the losses report.
+static size_t add_metrics(size_t n, const lk_service_view *v) {
+    for (uint32_t k = 0; k < v->metric_count; k++) {
+        const lk_metrics *names = v->metrics[k].names;
+        for (uint32_t i = 0; i < names->sum_count; i++) {
+            n = add_metric(n, v, k, names->sum[i],
+                           i ? "Mean over its examples." : "Mean loss of the last step known.");
+        }
+        for (uint32_t i = 0; i < names->count_count; i++) {
+            if (!names->share[i]) continue;
+            n = add_metric(n, v, k, names->share[i], "Share of its examples, 0 to 1.");
+        }
     }
     return n;
 }

@@ -12,6 +12,13 @@
 
 #include "apps/run/run.h"
 
+// Of the last step of an objective that is known. Shares are from 0 to 1.
+typedef struct lk_service_metrics {
+    const lk_metrics *names;
+    const char *objective;  // NULL: there is only one
+    double means[LK_METRIC_SUMS_MAX], shares[LK_METRIC_COUNTS_MAX];
+} lk_service_metrics;
+
 // How far a run is.
 typedef struct lk_service_view {
     double now;             // lk_seconds()
@@ -20,9 +27,8 @@ typedef struct lk_service_view {
     const char *phase;      // "training", ..
     const char *progress;   // all of it in a line
     double rate, left;      // steps a second, seconds
-    // Of the last step that is known, NULL: of none. Shares are from 0 to 1.
-    const lk_metrics *metrics;
-    double means[LK_METRIC_SUMS_MAX], shares[LK_METRIC_COUNTS_MAX];
+    lk_service_metrics metrics[LK_OBJECTIVES_MAX];  // (metric_count)
+    uint32_t metric_count;
     bool moves;  // something went on since the view before
 } lk_service_view;
 

@@ -407,12 +407,15 @@ static void note_progress(const lk_train_event *e) {
     lk_watching.evaluating = e->evaluating;
     lk_watching.step_began = e->step_began;
     if (!e->result) return;
-    for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) lk_watching.means[i] = e->result->means[i];
-    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) {
-        lk_watching.counts[i] = e->result->counts[i];
-    }
-    lk_watching.names = named(e).names;
-    lk_watching.examples = e->result->examples;
+    const lk_named_result n = named(e);
+    const uint32_t objective = e->result->program ? e->result->program->objective : 0;
+    lk_watch_metrics *m = &lk_watching.metrics[objective];
+    for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) m->means[i] = e->result->means[i];
+    for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) m->counts[i] = e->result->counts[i];
+    m->names = n.names;
+    m->objective = n.objective;
+    m->examples = e->result->examples;
+    lk_watching.objective = objective;
 }
 
 static void begin(const lk_train_event *e) {

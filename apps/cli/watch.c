@@ -82,7 +82,7 @@ typedef struct view {
     uint32_t grains, all_grains;  // of the first replica, in what goes on; 0 of 0: not known
     const char *phase;
     double now, rate, left;  // steps a second, seconds
-    bool has_metrics;
+    const lk_watch_metrics *metrics;  // of the last step known; NULL: of none
 } view;
 
 static double rate_of(const lk_watch *w, double now, double fraction) {
@@ -106,7 +106,8 @@ static view look(double now) {
     double fraction = v.all_grains && trains ? (double)v.grains / v.all_grains : 0;
     v.rate = rate_of(w, now, fraction);
     v.left = v.rate > 0 ? ((double)(v.total - v.done) - fraction) / v.rate : 0;
-    v.has_metrics = w->examples > 0;
+    const lk_watch_metrics *last = &w->metrics[w->objective];
+    if (last->examples > 0) v.metrics = last;
     if (waits) v.phase = here.waiting;
     return v;
 }
@@ -118,20 +119,21 @@ static void take_mark(const view *v) {
     here.newer = (struct mark){v->now, v->done};
 }
 
-// "  loss 0.1234  accuracy 93.75%". Returns the length.
-static size_t write_metrics(char *text, size_t bytes) {
-    const lk_watch *w = &lk_watching;
-    const lk_metrics *names = w->names;
+// "  loss 0.1234  accuracy 93.75%", of several objectives behind "  objective NAME". Returns the
+// length.
+static size_t write_metrics(const lk_watch_metrics *m, char *text, size_t bytes) {
+    const lk_metrics *names = m->names;
+    const char *of = m->objective;
     char a[LK_DECIMAL_BYTES + 1];
-    size_t n = 0;
+    size_t n = of ? lk_format(text, bytes, "  objective %s", of) : 0;
     for (uint32_t i = 0; i < names->sum_count; i++) {
         n += lk_format(text + n, bytes - n, "  %s %s", names->sum[i],
-                       mean_of(a, (double)w->means[i], 4));
+                       mean_of(a, (double)m->means[i], 4));
     }
     for (uint32_t i = 0; i < names->count_count; i++) {
         if (!names->share[i]) continue;
         n += lk_format(text + n, bytes - n, "  %s %s%%", names->share[i],
-                       lk_watch_decimal(a, 100.0 * w->counts[i] / w->examples, 2));
+                       lk_watch_decimal(a, 100.0 * m->counts[i] / m->examples, 2));
     }
     return n;
 }
@@ -148,7 +150,7 @@ static void write_progress(const view *v, char text[TEXT_BYTES]) {
     if (long_step && v->all_grains) {
         n += lk_format(text + n, TEXT_BYTES - n, "  grains %u/%u", v->grains, v->all_grains);
     }
-    if (v->has_metrics) n += write_metrics(text + n, TEXT_BYTES - n);
+    if (v->metrics) n += write_metrics(v->metrics, text + n, TEXT_BYTES - n);
     if (v->rate <= 0) return;
     lk_format(text + n, TEXT_BYTES - n, "  %s images/s  %s s left",
               lk_watch_decimal(c, v->rate * batch, 0), lk_watch_decimal(d, v->left, 0));
@@ -164,10 +166,15 @@ static void write_event(const view *v, const char *kind, char text[TEXT_BYTES]) 
         n += lk_format(text + n, TEXT_BYTES - n, ",\"grains\":%u,\"grains_of_step\":%u", v->grains,
                        v->all_grains);
     }
-    const lk_metrics *names = lk_watching.names;
-    for (uint32_t i = 0; v->has_metrics && i < names->sum_count; i++) {
-        n += lk_format(text + n, TEXT_BYTES - n, ",\"%s\":%s", names->sum[i],
-                       mean_of(a, (double)lk_watching.means[i], 6));
+    const lk_watch_metrics *m = v->metrics;
+    if (m && m->objective) {
+        char name[6 * LK_GRAPH_NAME_BYTES];
+        lk_text_escape(name, sizeof name, m->objective, strlen(m->objective));
+        n += lk_format(text + n, TEXT_BYTES - n, ",\"objective\":\"%s\"", name);
+    }
+    for (uint32_t i = 0; m && i < m->names->sum_count; i++) {
+        n += lk_format(text + n, TEXT_BYTES - n, ",\"%s\":%s", m->names->sum[i],
+                       mean_of(a, (double)m->means[i], 6));
     }
     lk_format(text + n, TEXT_BYTES - n, ",\"steps_per_second\":%s,\"seconds_left\":%s}",
               lk_watch_decimal(b, v->rate, 3), lk_watch_decimal(c, v->left, 1));
@@ -214,10 +221,16 @@ static void serve(bool last) {
                                .rate = v.rate,
                                .left = v.left,
                                .moves = moves(&v, waits)};
-    if (v.has_metrics) s.metrics = w->names;
-    for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) s.means[i] = (double)w->means[i];
-    for (uint32_t i = 0; v.has_metrics && i < LK_METRIC_COUNTS_MAX; i++) {
-        s.shares[i] = (double)w->counts[i] / w->examples;
+    for (uint32_t k = 0; k < LK_OBJECTIVES_MAX; k++) {
+        const lk_watch_metrics *m = &w->metrics[k];
+        if (m->examples == 0) continue;
+        lk_service_metrics *of = &s.metrics[s.metric_count++];
+        of->names = m->names;
+        of->objective = m->objective;
+        for (uint32_t i = 0; i < LK_METRIC_SUMS_MAX; i++) of->means[i] = (double)m->means[i];
+        for (uint32_t i = 0; i < LK_METRIC_COUNTS_MAX; i++) {
+            of->shares[i] = (double)m->counts[i] / m->examples;
+        }
     }
     lk_service_tick(&s, last);
 }

@@ -16,6 +16,14 @@
 #include "apps/run/run.h"
 #include "io/text.h"
 
+// Metrics of the last step of an objective whose result is known; examples 0: of none.
+typedef struct lk_watch_metrics {
+    const lk_metrics *volatile names;
+    const char *volatile objective;  // NULL: there is only one
+    volatile float means[LK_METRIC_SUMS_MAX];
+    volatile uint32_t counts[LK_METRIC_COUNTS_MAX], examples;
+} lk_watch_metrics;
+
 typedef struct lk_watch {
     const lk_run *run;             // NULL: it does not train, or not yet: then
     const char *volatile instead;  // ... what it does
@@ -25,10 +33,8 @@ typedef struct lk_watch {
     bool json, quiet;
     volatile uint64_t first, done, total;
     volatile uint64_t saved;  // step of the last checkpoint, or UINT64_MAX
-    // Metrics of the last step whose result is known; examples 0: of none.
-    volatile float means[LK_METRIC_SUMS_MAX];
-    volatile uint32_t counts[LK_METRIC_COUNTS_MAX], examples;
-    const lk_metrics *volatile names;  // .. and their names
+    lk_watch_metrics metrics[LK_OBJECTIVES_MAX];
+    volatile uint32_t objective;  // .. and which of them is the last
     volatile double start, step_began;
     volatile double evaluating;  // seconds spent outside training since `start`
     volatile double said_at;     // the last line

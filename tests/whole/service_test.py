@@ -5,6 +5,7 @@ metrics file, --require-lock, and what journald is told.
     service_test.py PROGRAM WORK_DIR
 """
 import ctypes
+import json
 import os
 import re
 import resource
@@ -257,6 +258,45 @@ def metrics(t):
         t.check(place in error and error.count("\n") == 1, "a place that is none", error)
 
 
+def objectives(t):
+    """Of a GAN: whose loss is whose, in the file and in what SIGUSR1 asks for."""
+    adam = {"type": "adam_keras", "learning_rate": 0.001}
+    gan = {"noise": {"type": "normal", "shape": [4]}, "loss": "modified",
+           "generator": [{"type": "dense", "units": 100},
+                         {"type": "reshape", "target_shape": [10, 10, 1]}],
+           "discriminator": [{"type": "flatten"}, {"type": "dense", "units": 1}],
+           "generator_optimizer": adam, "discriminator_optimizer": adam}
+    config = t.write("gan.json", {"model.gan": gan, "cycles": 500000},
+                     ("model.layers", "model.classes", "optimizer", "steps"))
+    t.expect(0, "train", config, "--run-dir", "gan", "--set", "cycles=5", "--metrics-file",
+             "gan.prom")
+    with open("gan.prom", encoding="utf-8") as f:
+        text = f.read()
+    found = re.findall(r'^lockstep_training_(\w+)\{objective="(\w+)"\} (-?[\d.]+)$', text, re.M)
+    with open("gan/metrics.jsonl", encoding="utf-8") as f:
+        logged = {line["train"]["objective"]: line["train"] for line in map(json.loads, f)}
+    t.check(sorted((name, of) for name, of, _ in found) ==
+            [("fake", "generator"), ("loss", "discriminator"), ("loss", "generator"),
+             ("real", "discriminator")] and
+            all(abs(float(number) - logged[of][name]) < 1e-6 for name, of, number in found),
+            "of each objective the last", found, logged)
+    t.check(text.count("# TYPE lockstep_training_loss gauge\n") == 1 and parse("gan.prom"),
+            "each metric once", text)
+    judge_by_others(t, "gan.prom")
+    run = program.start(t, {}, "train", config, "--run-dir", "asked", "--json")
+    lines = run.lines()
+    while '"event":"step"' not in next(lines):
+        pass
+    run.send_signal(signal.SIGUSR1)
+    said = json.loads(next(line for line in lines if '"event":"status"' in line))
+    t.check(said.get("objective") in ("generator", "discriminator") and
+            ("fake" in said) == (said["objective"] == "generator"), "whose loss it is", said)
+    run.send_signal(signal.SIGTERM)
+    for _ in lines:
+        pass
+    run.communicate(timeout=60)
+
+
 # --- locked memory, the journal ------------------------------------------------------------------
 
 def locked(t):
@@ -322,7 +362,8 @@ def severities(t):
 
 def main():
     t = program.Test()
-    for part in (whole_life, equal_bits, stands_still, others, metrics, locked, severities):
+    for part in (whole_life, equal_bits, stands_still, others, metrics, objectives, locked,
+                 severities):
         part(t)
     t.finish()
 
