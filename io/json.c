@@ -220,6 +220,8 @@ static void advise(char out[SHOWN_BYTES], const json_t *value, const want *wante
         lk_format(out, SHOWN_BYTES, "write it without point and exponent");
     else if (number && json_is_number(value))
         lk_format(out, SHOWN_BYTES, "choose one in that range");
+    else if (wanted->kind == WANT_ARRAY && json_is_array(value) && wanted->max == 0)
+        lk_format(out, SHOWN_BYTES, "leave it empty, [], or leave the key out");
     else if (wanted->kind == WANT_ARRAY && json_is_array(value))
         lk_format(out, SHOWN_BYTES, "give as many elements");
     else if (wanted->kind == WANT_STRING && text) lk_format(out, SHOWN_BYTES, "shorten it");

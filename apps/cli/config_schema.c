@@ -284,13 +284,42 @@ static json_t *make_objectives(const lk_key *key) {
                         key->value.most);
 }
 
-// What is in it is said where its parts stand in the full form.
+// The kind of a pair of losses, or an object with it and what else they have.
+static json_t *make_pair_of_losses(void) {
+    const lk_loss_words *words = lk_loss_words_of(&lk_loss_gan_discriminator);
+    json_t *object = make_typed(words->name, words->meaning, words->keys, words->key_count);
+    json_t *properties = json_object_get(object, "properties");
+    (void)json_object_del(properties, "type");
+    (void)json_array_remove(json_object_get(object, "required"), 0);
+    json_t *kind = json_deep_copy(json_object_get(properties, "kind"));
+    return json_pack("{s:[o, o]}", "anyOf", kind, object);
+}
+
+// Layers and optimizers are said once in the schema, where those of a model of one network are.
 static json_t *make_gan(void) {
-    return json_loads(
-        "{\"type\": \"object\", \"required\": [\"noise\", \"generator\", "
-        "\"discriminator\", \"loss\", \"generator_optimizer\", "
-        "\"discriminator_optimizer\"]}",
-        0, NULL);
+    static const char layers[] = "#/properties/model/properties/layers";
+    static const char optimizer[] = "#/properties/optimizer";
+    json_t *properties = json_object(), *required = json_array();
+    for (uint32_t i = 0; i < LK_COUNT(lk_gan_keys); i++) {
+        const lk_setting *k = &lk_gan_keys[i];
+        json_t *schema = NULL;
+        switch (i) {
+        case LK_GAN_NOISE: schema = make_noise(); break;
+        case LK_GAN_GENERATOR:
+        case LK_GAN_DISCRIMINATOR: schema = json_pack("{s:s}", "$ref", layers); break;
+        case LK_GAN_LOSS: schema = make_pair_of_losses(); break;
+        case LK_GAN_GENERATOR_OPTIMIZER:
+        case LK_GAN_DISCRIMINATOR_OPTIMIZER:
+            schema = json_pack("{s:s}", "$ref", optimizer);
+            break;
+        default: schema = describe(make_value(k), k); break;
+        }
+        put(schema, "description", json_string(k->meaning));
+        put(properties, k->name, schema);
+        if (k->required) (void)json_array_append_new(required, json_string(k->name));
+    }
+    return json_pack("{s:s, s:o, s:o, s:b}", "type", "object", "properties", properties, "required",
+                     required, "additionalProperties", 0);
 }
 
 static json_t *make_schedule(const lk_key *key) {

@@ -72,6 +72,8 @@ static void show_value(char out[SHOWN_BYTES], const lk_setting *k) {
         }
         break;
     case LK_SETTING_STEPS:
+        lk_format(out, SHOWN_BYTES, "[%s or more, ...], up to %d", least, LK_SETTING_LIST_MAX);
+        break;
     case LK_SETTING_FLOATS:
         lk_format(out, SHOWN_BYTES, "array of 1 to %d numbers", LK_SETTING_LIST_MAX);
         break;
@@ -113,14 +115,16 @@ static void show_default(char out[SHOWN_BYTES], const lk_setting *k) {
     json_decref(value);
 }
 
-// Of layers, losses, rate schedules or optimizers; NULL past the last.
+// Of layers, losses, rate schedules, noise or optimizers; NULL past the last.
 static const char *type_at(const char *path, uint32_t number) {
     const lk_layer_words *layer = lk_layer_words_at(number);
     const lk_rate_words *rate = lk_rate_words_at(number);
     const lk_loss_words *loss = lk_loss_words_at(number);
+    const lk_noise_words *noise = lk_noise_words_at(number);
     const lk_optimizer_words *optimizer = lk_optimizer_words_at(number);
     if (strstr(path, "layers[")) return layer ? layer->name : NULL;
     if (strstr(path, "loss.")) return loss ? loss->name : NULL;
+    if (strstr(path, "noise.")) return noise ? noise->name : NULL;
     if (strstr(path, "schedule.")) return rate ? rate->name : NULL;
     return optimizer ? optimizer->name : NULL;
 }
@@ -157,9 +161,15 @@ static void describe_list(char out[SHOWN_BYTES], const char *path, const char *n
         const char *name, *text;
     } lists[] = {{"inputs", "array of names"},        {"trains", "array of names"},
                  {"values", "array of objects"},      {"layers", "array of objects"},
-                 {"network", "the name of a network"}};
+                 {"network", "the name of a network"}, {"noise", "object"},
+                 {"shape", "[h, w, c], [values]"},     {"generator", "array of objects"},
+                 {"discriminator", "array of objects"}, {"generator_optimizer", "object"},
+                 {"discriminator_optimizer", "object"}};
     const char *losses[LK_KEY_CHOICES_MAX];
-    if (strchr(path, '[') == NULL) return;
+    if (strchr(path, '[') == NULL && strcmp(path, "model.loss.inputs") != 0 &&
+        strncmp(path, "model.gan.", strlen("model.gan.")) != 0) {
+        return;
+    }
     if (strcmp(name, "loss") == 0) show_words(out, losses, list_losses(losses));
     if (strcmp(name, "optimizer") == 0) lk_format(out, SHOWN_BYTES, "object");
     for (uint32_t i = 0; i < LK_COUNT(lists); i++) {
@@ -167,6 +177,9 @@ static void describe_list(char out[SHOWN_BYTES], const char *path, const char *n
     }
     if (strcmp(path, "model.networks[].inputs") == 0) {
         lk_format(out, SHOWN_BYTES, "array of shapes");
+    }
+    if (strcmp(path, "model.gan.loss") == 0) {
+        lk_format(out, SHOWN_BYTES, "a kind, or an object");
     }
 }
 
@@ -194,9 +207,9 @@ static void print_key(void *context, const char *path, const char *type, const l
         if (!k->required) fallback[0] = '\0';
         break;
     }
-    if (strcmp(k->name, "type") == 0) show_types(value, path);
+    if (strcmp(k->name, "type") == 0 && k->kind != LK_SETTING_CHOICE) show_types(value, path);
     describe_list(value, path, k->name);
-    if (strcmp(k->name, "loss") == 0) {
+    if (strcmp(k->name, "loss") == 0 && !k->required) {
         lk_format(fallback, sizeof fallback, "%s", lk_loss_words_at(0)->name);
     }
     char line[2 * SHOWN_BYTES + 256];
@@ -252,8 +265,10 @@ static void fill_layers(json_t *layers, const lk_config *c, uint32_t first, uint
         json_t *layer = json_array_get(layers, i), *before = json_array();
         const char *input = inputs > 1 ? "input_2" : "input";
         fill(layer, lk_layer_common[LK_LAYER_NAME].name, json_string(layer_name(c, first + i)));
-        (void)json_array_append_new(before,
-                                    json_string(i ? layer_name(c, first + i - 1) : input));
+        if (words->type->inputs) {
+            (void)json_array_append_new(before,
+                                        json_string(i ? layer_name(c, first + i - 1) : input));
+        }
         fill(layer, lk_layer_common[LK_LAYER_INPUTS].name, before);
         if (words->type->params_max) {
             fill(layer, lk_layer_common[LK_LAYER_TRAINABLE].name, json_true());

@@ -7,11 +7,6 @@
 
 #include "apps/run/config_keys.h"
 
-static const char *const keys[] = {
-    "noise",           "generator",           "discriminator",       "loss",
-    "generator_steps", "discriminator_steps", "generator_optimizer", "discriminator_optimizer",
-    "weight_clip"};
-
 // What is said in it, by the places that it gets: a mistake there is one of the short form.
 static const lk_json_alias aliases[] = {
     {"model.networks[0].layers", "model.gan.generator"},
@@ -49,6 +44,13 @@ typedef struct gan {
     float weight_clip;
 } gan;
 
+static lk_status check_keys(const lk_json_cursor *at, lk_error *error) {
+    const char *keys[LK_COUNT(lk_gan_keys)];
+    for (uint32_t i = 0; i < LK_COUNT(lk_gan_keys); i++) keys[i] = lk_gan_keys[i].name;
+    LK_CHECK(lk_config_refuse_penalty(at, error));
+    return lk_json_keys_only(at, keys, LK_COUNT(keys), error);
+}
+
 // The name of a kind, or an object with it and what else the discriminator's loss may be told.
 static lk_status read_loss(const lk_json_cursor *at, gan *g, lk_error *error) {
     const lk_loss_words *words = &lk_loss_words_gan_discriminator;
@@ -69,22 +71,25 @@ static lk_status read_loss(const lk_json_cursor *at, gan *g, lk_error *error) {
     return lk_json_as_choice(&g->loss, kind->choices, kind->choice_count, &choice, error);
 }
 
+static lk_status read_steps(const lk_json_cursor *at, uint32_t key, uint32_t *steps,
+                            lk_error *error) {
+    const lk_setting *k = &lk_gan_keys[key];
+    *steps = (uint32_t)k->constant;
+    return lk_json_get_u32(at, k->name, LK_JSON_OPTIONAL, 1, (uint32_t)k->most, steps, error);
+}
+
 static lk_status read_gan(const lk_json_cursor *at, gan *g, lk_error *error) {
-    LK_CHECK(lk_config_refuse_penalty(at, error));
-    LK_CHECK(lk_json_keys_only(at, keys, LK_COUNT(keys), error));
+    LK_CHECK(check_keys(at, error));
     LK_CHECK(lk_json_get_object(at, "noise", LK_JSON_REQUIRED, &g->noise, error));
     LK_CHECK(lk_json_get_array(&g->noise, "shape", LK_JSON_REQUIRED, 1, 3, &g->shape, error));
     LK_CHECK(lk_json_get_array(at, "generator", LK_JSON_REQUIRED, 1, 4096, &g->generator, error));
     LK_CHECK(lk_json_get_array(at, "discriminator", LK_JSON_REQUIRED, 1, 4096, &g->discriminator,
                                error));
     LK_CHECK(read_loss(at, g, error));
-    static const char *const steps[] = {"generator_steps", "discriminator_steps"};
-    static const char *const optimizers[] = {"generator_optimizer", "discriminator_optimizer"};
     for (uint32_t i = 0; i < 2; i++) {
-        g->steps[i] = 1;
-        LK_CHECK(
-            lk_json_get_u32(at, steps[i], LK_JSON_OPTIONAL, 1, INT32_MAX, &g->steps[i], error));
-        LK_CHECK(lk_json_get_object(at, optimizers[i], LK_JSON_REQUIRED, &g->optimizers[i], error));
+        const char *optimizer = lk_gan_keys[LK_GAN_GENERATOR_OPTIMIZER + i].name;
+        LK_CHECK(read_steps(at, LK_GAN_GENERATOR_STEPS + i, &g->steps[i], error));
+        LK_CHECK(lk_json_get_object(at, optimizer, LK_JSON_REQUIRED, &g->optimizers[i], error));
     }
     return LK_OK;
 }

@@ -77,9 +77,10 @@ static const lk_key loss_scale[] = {
                .high = 65536, .float_constant = 2, .meaning = "by so much, a power of 2"}},
     {.value = {VALUE(FLOAT, "backoff_factor", lk_config, spec.model.loss_scale.backoff),
                .low = 0x1p-16f, .high = 0.5f, .float_constant = 0.5f,
-               .meaning = "what an overflow multiplies it by"}},
+               .meaning = "what an overflow multiplies it by, a power of 2"}},
     {.value = {VALUE(FLOAT, "floor", lk_config, spec.model.loss_scale.least), .low = 1,
-               .high = 0x1p30f, .float_constant = 1, .meaning = "it is never smaller"}},
+               .high = 0x1p30f, .float_constant = 1,
+               .meaning = "it is never smaller, a power of 2"}},
     {.value = {CHOICE("on_overflow", lk_config, spec.model.loss_scale.replays, overflows),
                .meaning = "skip the step, or compute it again at a smaller scale"}},
     {.value = {VALUE(U32, "skips_max", lk_config, spec.model.loss_scale.skips_max),
@@ -469,6 +470,27 @@ const lk_setting lk_noise_common[] = {
     {.name = "shape", .required = true, .meaning = "[height, width, channels] or [values]"},
 };
 
+const lk_setting lk_gan_keys[] = {
+    [LK_GAN_NOISE] = {.name = "noise", .required = true, .meaning = "what the generator is given"},
+    [LK_GAN_GENERATOR] = {.name = "generator", .required = true, .most = 4096,
+                          .meaning = "layers, as model.layers, that make an image of noise"},
+    [LK_GAN_DISCRIMINATOR] = {.name = "discriminator", .required = true, .most = 4096,
+                              .meaning = "layers, as model.layers, that make a score of an image"},
+    [LK_GAN_LOSS] = {.name = "loss", .required = true,
+                     .meaning = "which pair of losses the two have"},
+    [LK_GAN_GENERATOR_STEPS] = {.name = "generator_steps", .most = INT32_MAX, .constant = 1,
+                                .meaning = "steps of the generator in a cycle"},
+    [LK_GAN_DISCRIMINATOR_STEPS] = {.name = "discriminator_steps", .most = INT32_MAX,
+                                    .constant = 1,
+                                    .meaning = "steps of the discriminator in a cycle"},
+    [LK_GAN_GENERATOR_OPTIMIZER] = {.name = "generator_optimizer", .required = true,
+                                    .meaning = "as optimizer"},
+    [LK_GAN_DISCRIMINATOR_OPTIMIZER] = {.name = "discriminator_optimizer", .required = true,
+                                        .meaning = "as optimizer"},
+    [LK_GAN_WEIGHT_CLIP] = {.name = "weight_clip", .kind = LK_SETTING_FLOAT, .high = 1e6f,
+                            .meaning = "as of an objective, of the discriminator"},
+};
+
 const lk_setting lk_layer_common[] = {
     [LK_LAYER_TYPE] = {.name = "type", .required = true, .meaning = "what it computes"},
     [LK_LAYER_NAME] = {TEXT("name", lk_layer, name), .chosen = "TYPE_NUMBER",
@@ -683,6 +705,26 @@ static void walk_networks(const walk *w, const char *path) {
     walk_layers(w, below);
 }
 
+static void walk_noise(const walk *w, const char *path) {
+    const lk_noise_words *words;
+    walk_settings(w, path, NULL, lk_noise_common, LK_COUNT(lk_noise_common));
+    for (uint32_t i = 0; (words = lk_noise_words_at(i)) != NULL; i++) {
+        walk_settings(w, path, words->name, words->keys, words->key_count);
+    }
+}
+
+// Layers and optimizers are as those of the model. The losses' keys are the discriminator's, which
+// has all of them.
+static void walk_gan(const walk *w, const char *path) {
+    const lk_loss_words *loss = lk_loss_words_of(&lk_loss_gan_discriminator);
+    char below[LK_KEY_PATH_BYTES];
+    walk_settings(w, path, NULL, lk_gan_keys, LK_COUNT(lk_gan_keys));
+    snprintf(below, sizeof below, "%.60s.noise", path);
+    walk_noise(w, below);
+    snprintf(below, sizeof below, "%.60s.loss", path);
+    walk_settings(w, below, NULL, loss->keys, loss->key_count);
+}
+
 static void walk_objectives(const walk *w, const char *path) {
     char each[LK_KEY_PATH_BYTES], below[LK_KEY_PATH_BYTES];
     snprintf(each, sizeof each, "%.60s[]", path);
@@ -690,11 +732,7 @@ static void walk_objectives(const walk *w, const char *path) {
     snprintf(below, sizeof below, "%.60s.values[]", each);
     walk_settings(w, below, NULL, lk_value_keys, LK_COUNT(lk_value_keys));
     snprintf(below, sizeof below, "%.60s.values[].noise", each);
-    walk_settings(w, below, NULL, lk_noise_common, LK_COUNT(lk_noise_common));
-    const lk_noise_words *words;
-    for (uint32_t i = 0; (words = lk_noise_words_at(i)) != NULL; i++) {
-        walk_settings(w, below, words->name, words->keys, words->key_count);
-    }
+    walk_noise(w, below);
 }
 
 // What lies in an object that is free is free.
@@ -709,6 +747,7 @@ static void walk_group(const walk *w, const char *path, const lk_key *group) {
         if (key.form == LK_KEY_LAYERS) walk_layers(w, below);
         if (key.form == LK_KEY_OPTIMIZER) walk_optimizers(w, below);
         if (key.form == LK_KEY_LOSS) walk_losses(w, below);
+        if (key.form == LK_KEY_GAN) walk_gan(w, below);
         if (key.form == LK_KEY_NETWORKS) walk_networks(w, below);
         if (key.form == LK_KEY_OBJECTIVES) walk_objectives(w, below);
     }

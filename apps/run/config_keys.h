@@ -47,6 +47,18 @@ extern const lk_key lk_config_keys;
 // What a network, an objective and a value of one are; all but texts is read by hand.
 extern const lk_setting lk_network_keys[3], lk_objective_keys[6], lk_value_keys[4],
     lk_noise_common[2];
+extern const lk_setting lk_gan_keys[9];
+enum {
+    LK_GAN_NOISE,
+    LK_GAN_GENERATOR,
+    LK_GAN_DISCRIMINATOR,
+    LK_GAN_LOSS,
+    LK_GAN_GENERATOR_STEPS,
+    LK_GAN_DISCRIMINATOR_STEPS,
+    LK_GAN_GENERATOR_OPTIMIZER,
+    LK_GAN_DISCRIMINATOR_OPTIMIZER,
+    LK_GAN_WEIGHT_CLIP,
+};
 // What every layer has beside the keys of its type; all are read by hand. "trainable" is of those
 // with parameters alone.
 extern const lk_setting lk_layer_common[5];

@@ -108,6 +108,29 @@ SCALES = {"type": "static", "initial": 4, "growth_steps": 3, "growth_factor": 4,
           "backoff_factor": 0.25, "floor": 2, "on_overflow": "replay", "skips_max": 7}
 
 
+def explains(t, keys):
+    """What is no number is not said to have bounds; of each `type` its own words."""
+    said = {}
+    for _, path, type_, value, default in keys:
+        said[path, type_] = value, default
+        low, _, high = value.partition(" to ")
+        t.check(not (low.isdigit() and high.isdigit()) or int(low) <= int(high), "bounds", path,
+                value)
+    for path, value in (("loss_scale.type", "dynamic | static"),
+                        ("model.objectives[].values[].noise", "object"),
+                        ("model.objectives[].values[].noise.type",
+                         "normal | truncated_normal | uniform"),
+                        ("model.loss.inputs", "array of names"),
+                        ("model.gan.noise.type", "normal | truncated_normal | uniform"),
+                        ("model.gan.generator", "array of objects"),
+                        ("model.gan.loss.kind",
+                         "wasserstein | minimax | modified | least_squares | hinge"),
+                        ("model.gan.weight_clip", "0 to 1e+06")):
+        t.check(said.get((path, None), ("none",))[0] == value, path, said.get((path, None)))
+    t.check(said["optimizer.learning_rate_schedule.boundaries", "piecewise"][0] ==
+            "[1 or more, ...], up to 16", "boundaries")
+
+
 # --- which keys decide bits ----------------------------------------------------------------------
 
 def decides(t, keys):
@@ -180,7 +203,7 @@ def shows(t, keys, ready):
         document = json.loads(text)
         for _, key, type_, value, default in keys:
             if type_ or key.startswith(("data.t", "data.augment.", "data.normalize.",
-                                        "data.strips.", "loss_scale.",
+                                        "data.strips.", "loss_scale.", "model.gan.",
                                         "model.layers", "model.networks[", "model.objectives[")) \
                     or value in ("text", "object"):
                 continue
@@ -207,6 +230,22 @@ def shows(t, keys, ready):
         t.check(get(shown, key) == value, key + " of the command line", get(shown, key), value)
     t.check(shown["model"]["layers"][1]["strides"] == 2, "strides are the pool's size")
     t.check(shown["model"]["layers"][1]["inputs"] == ["conv"], "inputs are the layer before")
+    # What takes no layer has no inputs.
+    with open(SOURCE + "/apps/configs/rnnt-strips.json", encoding="utf-8") as f:
+        strips = json.load(f)
+    one = next(x for x in strips["model"]["layers"] if x["type"] == "label_embedding")
+    one.pop("inputs", None)
+    with open("strips.json", "w", encoding="utf-8") as f:
+        json.dump(strips, f)
+    with open("shown.json", "w", encoding="utf-8") as f:
+        f.write(show(t, "strips.json"))
+    t.check(show(t, "shown.json") == open("shown.json", encoding="utf-8").read(),
+            "a label_embedding without inputs")
+    one["inputs"] = ["input"]
+    with open("strips.json", "w", encoding="utf-8") as f:
+        json.dump(strips, f)
+    _, _, error = t.expect(78, "config", "show", "strips.json")
+    t.check("leave it empty, [], or leave the key out" in error, "what to do", error)
     t.expect(78, "config", "show", "small.json", "--set", "sead=3")
     t.expect(66, "config", "show", "no-such.json")
     t.expect(64, "config", "shwo", "small.json")
@@ -296,6 +335,49 @@ def schema_agrees(t, keys, ready):
         t.check(code == 78 and any(re.search(p, error) for p, _ in ONLY_READ),
                 f"case {case}: the schema says nothing, and cannot", code, error)
     t.check(both > 200 and only > 3, "cases of each kind", both, only)
+    gans_agree(t, check)
+
+
+GAN = {"noise": {"type": "normal", "shape": [4], "stddev": 2}, "weight_clip": 0.5,
+       "loss": {"kind": "modified", "label_smoothing": 0.5}, "generator_steps": 2,
+       "discriminator_steps": 1,
+       "generator": [{"type": "dense", "units": 100}, {"type": "reshape",
+                                                       "target_shape": [10, 10, 1]}],
+       "discriminator": [{"type": "flatten"}, {"type": "dense", "units": 1}],
+       "generator_optimizer": {"type": "sgd", "learning_rate": 0.1},
+       "discriminator_optimizer": {"type": "sgd", "learning_rate": 0.1}}
+
+
+def gans_agree(t, check):
+    """The short form of two networks: what is in it is judged, a key beside its keys refused."""
+    t.write("gan.json", {"model.gan": GAN}, ("model.layers", "model.classes", "optimizer"))
+    with open("gan.json", encoding="utf-8") as f:
+        right = json.load(f)
+    t.check(check.is_valid(right), "a GAN", [e.message for e in check.iter_errors(right)][:1])
+    t.expect(0, "config", "show", "gan.json")
+    changes = [(key, None) for key in GAN] + \
+        [(key, value) for key in (*GAN, "gradient_penalty") for value in (-1, "x", [])] + \
+        [("generator_stesp", 1), ("noise.type", "uniform"), ("noise.shape", [4, 4]),
+         ("noise.low", 0), ("noise.stdev", 1), ("loss", "hinge"), ("loss.kind", None),
+         ("loss.type", "gan_generator"), ("loss.inputs", ["real", "fake"]),
+         ("loss.label_smoothing", 2), ("generator.0.unit", 3), ("discriminator.1.units", 0),
+         ("generator_optimizer.momentum", 0.9), ("generator_steps", 0), ("weight_clip", 0),
+         ("discriminator_steps", 2**31)]
+    for path, value in changes:
+        wrong = copy.deepcopy(right)
+        at, *below = [int(key) if key.isdigit() else key for key in path.split(".")][::-1]
+        inner = wrong["model"]["gan"]
+        for key in below[::-1]:
+            inner = inner[key]
+        if value is None:
+            del inner[at]
+        else:
+            inner[at] = value
+        with open("c.json", "w", encoding="utf-8") as f:
+            json.dump(wrong, f)
+        code, _, error = t.run("config", "show", "c.json")
+        t.check((code == 78) == (not check.is_valid(wrong)), f"gan.{path}: the same answer", value,
+                code, error, [e.message for e in check.iter_errors(wrong)][:1])
 
 
 # --- the documents -------------------------------------------------------------------------------
@@ -390,6 +472,7 @@ def main():
     keys = help_keys(t)
     t.check(len(keys) > 80, "keys", len(keys))
     documented(t, keys)
+    explains(t, keys)
     shows(t, keys, ready)
     decides(t, keys)
     explained(t)
