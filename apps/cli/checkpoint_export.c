@@ -119,18 +119,20 @@ static lk_status check_output(const exporter *e, lk_error *error) {
     struct stat source;
     uint64_t step;
     const char *slash = strrchr(e->output, '/');
-    LK_CHECK(lk_check_place(e->output, error));
     if (stat(e->from.path, &source) == 0 && is_file(e->output, &source)) {
         return lk_fail(error, LK_BAD_USAGE,
                        "--output: found %s, which would replace the checkpoint itself, wanted "
                        "another name",
                        e->output);
     }
-    if (!lk_checkpoint_step_of(slash ? slash + 1 : e->output, &step)) return LK_OK;
-    return lk_fail(error, LK_BAD_USAGE,
-                   "--output: found %s, the name of a checkpoint, which an export is not, wanted "
-                   "another name",
-                   e->output);
+    if (lk_checkpoint_step_of(slash ? slash + 1 : e->output, &step)) {
+        return lk_fail(error, LK_BAD_USAGE,
+                       "--output: found %s, the name of a checkpoint, which an export is not, "
+                       "wanted another name",
+                       e->output);
+    }
+    LK_CHECK(lk_output_check("--output", e->output, NULL, error));
+    return lk_output_apart("--output", e->output, e->config, error);
 }
 
 static lk_status open_newest(exporter *e, lk_text_out *out, lk_error *error) {

@@ -4,6 +4,7 @@
 
 #include "apps/cli/watch.h"
 #include "apps/run/collective.h"
+#include "apps/run/output.h"
 #include "apps/run/run.h"
 #include "apps/run/say.h"
 #include "apps/run/traffic.h"
@@ -132,9 +133,10 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
 lk_status lk_parse_number(const char *option, const char *text, uint32_t most, uint32_t *out,
                           lk_error *error);
 
-// --output: what is written takes the place of what has this name, of a plain file, not of a
-// device or pipe. LK_BAD_USAGE names it.
-lk_status lk_check_place(const char *output, lk_error *error);
+// What is written takes the place of none of the files that these options say to read. LK_BAD_USAGE
+// names it.
+lk_status lk_check_inputs(const lk_common_options *o, const char *option, const char *output,
+                          lk_error *error);
 
 // train as the evaluator of a cluster: each checkpoint once, until the last step.
 lk_status lk_evaluator(const lk_common_options *options, lk_error *error);

@@ -671,11 +671,13 @@ lk_status lk_parse_common(int argc, char **argv, unsigned groups, lk_common_opti
     return LK_OK;
 }
 
-lk_status lk_check_place(const char *output, lk_error *error) {
-    struct stat there;
-    if (stat(output, &there) != 0 || S_ISREG(there.st_mode)) return LK_OK;
-    return lk_fail(error, LK_BAD_USAGE,
-                   "--output: found %s, which is no plain file, wanted one or a new name", output);
+lk_status lk_check_inputs(const lk_common_options *o, const char *option, const char *output,
+                          lk_error *error) {
+    const char *const inputs[] = {o->config.config, o->checkpoint, o->images, o->cluster};
+    for (uint32_t i = 0; i < LK_COUNT(inputs); i++) {
+        LK_CHECK(lk_output_apart(option, output, inputs[i], error));
+    }
+    return LK_OK;
 }
 
 lk_status lk_list_configs(lk_error *error) {

@@ -179,7 +179,8 @@ lk_status lk_command_predict(int argc, char **argv, lk_error *error) {
         argc, argv, LK_OPT_WEIGHTS | LK_OPT_OUTPUT | LK_OPT_JSON | LK_OPT_IMAGES, &o, error));
     if (!o.output)
         return lk_fail(error, LK_BAD_USAGE, "predict: wanted --output FILE.npy for the logits");
-    LK_CHECK(lk_check_place(o.output, error));
+    LK_CHECK(lk_output_check("--output", o.output, NULL, error));
+    LK_CHECK(lk_check_inputs(&o, "--output", o.output, error));
     o.config.gpus = 1;
     lk_step_result result = {0};
     lk_dataset_held held = {.count = 0};

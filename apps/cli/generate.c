@@ -27,7 +27,8 @@ static lk_status check_options(const lk_common_options *o, lk_error *error) {
                        "generate: --output: found %s, wanted FILE.png or FILE.npy",
                        o->output ? o->output : "none");
     }
-    return lk_check_place(o->output, error);
+    LK_CHECK(lk_output_check("--output", o->output, NULL, error));
+    return lk_check_inputs(o, "--output", o->output, error);
 }
 
 static lk_status open_run(lk_run *run, const lk_common_options *o, lk_text_out *out,

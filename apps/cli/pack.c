@@ -100,26 +100,21 @@ static lk_status pack(const lk_recorded *r, const char *to, bool json, lk_error 
     return LK_OK;
 }
 
-// Neither may a run's own file be replaced, nor does an archive belong beside them, where --fresh
-// would stumble over it.
+// Neither may a run's own file be replaced, of whatever run, nor does an archive belong beside
+// those of this one, where --fresh would stumble over it.
 static lk_status check_to(const char *to, const char *run_dir, lk_error *error) {
     static const char *const folders[] = {"", "/checkpoints"};
     char parent[LK_PATH_BYTES], folder[LK_PATH_BYTES];
     struct stat there, place;
-    if (stat(to, &there) == 0 && !S_ISREG(there.st_mode)) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "--to: found %s, which is no plain file, wanted one or a new name", to);
-    }
     lk_path_parent(parent, to);
-    if (stat(parent, &place) != 0) return LK_OK;
     for (uint32_t i = 0; i < LK_COUNT(folders); i++) {
         LK_CHECK(lk_path_join(folder, run_dir, "", folders[i], error));
-        if (stat(folder, &there) != 0) continue;
+        if (stat(parent, &place) != 0 || stat(folder, &there) != 0) continue;
         if (there.st_dev != place.st_dev || there.st_ino != place.st_ino) continue;
         return lk_fail(error, LK_BAD_USAGE,
                        "--to: found %s, in the run directory itself, wanted a place outside", to);
     }
-    return LK_OK;
+    return lk_output_check("--to", to, NULL, error);
 }
 
 lk_status lk_command_pack(int argc, char **argv, lk_error *error) {

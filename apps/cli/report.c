@@ -485,11 +485,10 @@ lk_status lk_command_report(int argc, char **argv, lk_error *error) {
     }
     if (!output) LK_CHECK(lk_path_join(own, a.words[0], "/", "report.html", error));
     if (!output) output = own;
-    lk_status status = LK_OK;
+    lk_status status = lk_output_check("--output", output, NULL, error);
     for (uint32_t i = 0; i < count && status == LK_OK; i++) {
         status = read_run(&runs[i], a.words[i], data, error);
     }
-    if (status == LK_OK) status = lk_check_place(output, error);
     if (status == LK_OK) status = write_page(runs, count, output, error);
     if (status == LK_OK) {
         char shown[LK_TEXT_SHOWN_BYTES];

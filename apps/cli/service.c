@@ -236,15 +236,9 @@ static int write_metrics(const lk_service_view *v) {
 // A file beside it can be made, so it can be.
 static lk_status open_metrics(const char *path, lk_error *error) {
     char suffix[32];
-    struct stat there;
     lk_format(suffix, sizeof suffix, ".%ld.tmp", (long)getpid());
     LK_CHECK(lk_path_join(here.file, path, "", "", error));
     LK_CHECK(lk_path_join(here.temporary, path, "", suffix, error));
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "--metrics-file: found %s, which is no plain file, wanted one or a new name",
-                       path);
-    }
     (void)unlink(here.temporary);
     const int file = open(here.temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (file < 0) {

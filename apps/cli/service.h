@@ -33,8 +33,8 @@ typedef struct lk_service_view {
 } lk_service_view;
 
 // NOTIFY_SOCKET and WATCHDOG_USEC of the environment, and the file of --metrics-file (NULL: none),
-// which must be one that can be written. LK_BAD_USAGE, LK_UNAVAILABLE or LK_IO_ERROR name what
-// cannot be.
+// which must be one that can be written and is nobody else's (lk_output_check). LK_BAD_USAGE,
+// LK_UNAVAILABLE or LK_IO_ERROR name what cannot be.
 lk_status lk_service_open(const char *metrics_file, lk_error *error);
 // Does anybody listen?
 bool lk_service_listens(void);

@@ -556,6 +556,12 @@ static lk_status leave(display *d, lk_trainer *t, lk_status status, lk_error *er
     return status;
 }
 
+static lk_status check_metrics_file(const lk_common_options *o, lk_error *error) {
+    static const char option[] = "--metrics-file";
+    LK_CHECK(lk_output_check(option, o->metrics_file, o->run_dir, error));
+    return lk_check_inputs(o, option, o->metrics_file, error);
+}
+
 lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     static lk_run run;
     static lk_trainer trainer;
@@ -582,6 +588,7 @@ lk_status lk_command_train(int argc, char **argv, lk_error *error) {
     const lk_train_options options = options_of(&d, &o);
     lk_trainer_make(&trainer, &run, &options, d.leads);
     LK_CHECK(open_outputs(&d, &o, error));
+    if (d.leads && o.metrics_file) LK_CHECK(check_metrics_file(&o, error));
     LK_CHECK(lk_service_open(d.leads ? o.metrics_file : NULL, error));
     lk_status status = lk_gather(&run, &gather, &cluster, how, error);
     lk_watch_data(&run.train, &run.test);

@@ -25,24 +25,30 @@ typedef struct stranger {
     char name[LK_ERROR_TEXT_BYTES];
 } stranger;
 
-static void visit_for_stranger(void *context, const char *name) {
-    stranger *s = context;
+static bool is_of_run(place where, const char *name) {
     const size_t bytes = strlen(name), tail = sizeof ".tmp" - 1;
     const bool unfinished = bytes > tail && strcmp(name + bytes - tail, ".tmp") == 0;
     char whole[64];
     uint64_t step;
     snprintf(whole, sizeof whole, "%.*s", (int)(bytes - (unfinished ? tail : 0)), name);
-    bool known = s->place == IN_CHECKPOINTS ? lk_checkpoint_step_of(whole, &step)
+    bool known = where == IN_CHECKPOINTS ? lk_checkpoint_step_of(whole, &step)
                                             : lk_events_is_ours(name);
-    known = known || (s->place == IN_RUN && lk_samples_is_ours(whole));
+    known = known || (where == IN_RUN && lk_samples_is_ours(whole));
     static const char *const others[] = {"lock", "checkpoints", LK_JOURNAL_EVALUATOR};
-    for (uint32_t i = 0; i < LK_COUNT(others) && s->place == IN_RUN; i++) {
+    for (uint32_t i = 0; i < LK_COUNT(others) && where == IN_RUN; i++) {
         known = known || strcmp(name, others[i]) == 0;
     }
-    for (uint32_t i = 0; i < LK_COUNT(files_of_run) && s->place == IN_RUN; i++) {
+    for (uint32_t i = 0; i < LK_COUNT(files_of_run) && where == IN_RUN; i++) {
         known = known || strcmp(whole, files_of_run[i]) == 0;
     }
-    if (!known) snprintf(s->name, sizeof s->name, "%s", name);
+    return known;
+}
+
+bool lk_run_owns(const char *name) { return is_of_run(IN_RUN, name); }
+
+static void visit_for_stranger(void *context, const char *name) {
+    stranger *s = context;
+    if (!is_of_run(s->place, name)) snprintf(s->name, sizeof s->name, "%s", name);
 }
 
 static lk_status refuse_stranger(const char *directory, const char *name, lk_error *error) {

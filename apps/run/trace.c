@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "apps/run/flop.h"
+#include "apps/run/output.h"
 #include "apps/run/run.h"
 #include "comm/threads/clock.h"
 #include "io/text.h"
@@ -65,7 +66,7 @@ static lk_status name_of(const lk_run *run, char path[LK_PATH_BYTES], lk_error *
     return lk_path_join(path, run->config.trace.file, rank, "", error);
 }
 
-lk_status lk_trace_check(const lk_run *run, lk_error *error) {
+lk_status lk_trace_check(const lk_run *run, const char *run_dir, lk_error *error) {
     char path[LK_PATH_BYTES], parent[LK_PATH_BYTES];
     struct stat there;
     if (!run->config.trace.file[0]) return LK_OK;
@@ -76,10 +77,8 @@ lk_status lk_trace_check(const lk_run *run, lk_error *error) {
                        run->config.document.source);
     }
     LK_CHECK(name_of(run, path, error));
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
-        return lk_fail(error, LK_BAD_USAGE,
-                       "--trace: found %s, which is no plain file, wanted one or a new name", path);
-    }
+    LK_CHECK(lk_output_check("--trace", path, run_dir, error));
+    LK_CHECK(lk_output_apart("--trace", path, run->config.document.source, error));
     lk_path_parent(parent, path);
     if (stat(parent, &there) == 0 && S_ISDIR(there.st_mode)) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE, "--trace: %s: there is no directory %s; make it first",

@@ -57,8 +57,9 @@ typedef struct lk_trace {
 
 // Takes the memory for the trace that the configuration asks for, or measures it.
 void lk_trace_take(struct lk_run *run, lk_arena *arena);
-// Before the run starts: LK_BAD_CONFIG where GPUs compute, LK_BAD_USAGE where no file can be there.
-lk_status lk_trace_check(const struct lk_run *run, lk_error *error);
+// Before the run starts: LK_BAD_CONFIG where GPUs compute, LK_BAD_USAGE where no file can be there
+// or it is another one's: the run will live in `run_dir`.
+lk_status lk_trace_check(const struct lk_run *run, const char *run_dir, lk_error *error);
 
 // Around a step, by the first thread.
 void lk_trace_begin(lk_trace *trace, uint64_t step);

@@ -670,11 +670,16 @@ static lk_run_entry entry_of(const lk_run *run, const lk_train_options *o) {
     return o->resume_or_start ? LK_ENTER_EITHER : entries[run->config.on_start];
 }
 
+static const char *run_dir_of(const lk_run *run, const lk_train_options *o,
+                              char path[LK_PATH_BYTES]) {
+    return o->run_dir ? o->run_dir : lk_default_run_dir(run, path, LK_PATH_BYTES);
+}
+
 // The leader's own part of start-up: what is written, and what a resumed run goes on from.
 static lk_status open_directory(lk_trainer *t, const lk_train_options *o, lk_error *error) {
     char path[LK_PATH_BYTES];
     lk_run *run = t->run;
-    const char *dir = o->run_dir ? o->run_dir : lk_default_run_dir(run, path, sizeof path);
+    const char *dir = run_dir_of(run, o, path);
     LK_CHECK(check_hash_line(t, error));
     if (o->fresh) LK_CHECK(lk_remove_run(dir, error));
     if (!o->run_dir) LK_CHECK(make_runs(error));
@@ -729,8 +734,9 @@ static lk_status check_seal(const lk_run *run, const lk_train_options *o, lk_err
 
 static lk_status plan_and_start(lk_trainer *t, const lk_train_options *o, lk_error *error) {
     lk_run *run = t->run;
+    char path[LK_PATH_BYTES];
     LK_CHECK(check_seal(run, o, error));
-    LK_CHECK(lk_trace_check(run, error));
+    LK_CHECK(lk_trace_check(run, run_dir_of(run, o, path), error));
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
     if (!run->planning) LK_CHECK(lk_run_plan(run, error));
     LK_CHECK(lk_best_make(run, t->best, error));

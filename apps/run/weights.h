@@ -14,6 +14,9 @@ const char *lk_default_run_dir(const lk_run *run, char *path, size_t bytes);
 // and nothing is removed then; otherwise as lk_run_dir_open, which takes the lock first.
 lk_status lk_remove_run(const char *path, lk_error *error);
 
+// Does a run write something of this name right into its directory? It may be unfinished, NAME.tmp.
+bool lk_run_owns(const char *name);
+
 // The newest valid checkpoint of a run directory; warns of what had to be passed over. `ops`
 // are lk_file_ops_posix, or those of a directory that is held.
 lk_status lk_find_weights(const lk_file_ops *ops, const char *run_dir,
