@@ -13,7 +13,7 @@
 #
 # A dashboard gets accuracy, steps/s and bytes of the arena as measurements. After a change that is
 # meant, LOCKSTEP_ACCEPT=1 ctest ... writes the digests and state hashes that were found into the
-# file that calls lockstep_add_run.
+# file that calls lockstep_add_run: into the call itself, or where alone the others stand.
 #
 # The run lives in <build>/runs/NAME and starts afresh each time; its output stays beside it in
 # NAME.log. CONFIG is a file, relative to the calling folder, or the name of a ready configuration.
@@ -28,12 +28,19 @@ function(lockstep_add_run)
                 "${run_UNPARSED_ARGUMENTS} ${run_KEYWORDS_MISSING_VALUES}")
     elseif(NOT run_NAME OR NOT run_CONFIG)
         message(FATAL_ERROR "lockstep_add_run: NAME and CONFIG are required")
-    elseif(DEFINED run_EXPECT_DIGEST AND NOT run_EXPECT_DIGEST MATCHES "^[0-9a-f]+$")
-        message(FATAL_ERROR "lockstep_add_run: EXPECT_DIGEST ${run_EXPECT_DIGEST}, wanted the 64 "
-                "hex digits of the line \"digest ...\"")
     elseif(NOT TARGET lockstep::program)
         message(FATAL_ERROR "lockstep_add_run: there is no target lockstep::program to run")
     endif()
+    foreach(kind DIGEST STATE_HASH)
+        set(expected "${run_EXPECT_${kind}}")
+        string(LENGTH "${expected}" digits)
+        if(DEFINED run_EXPECT_${kind} AND NOT (digits EQUAL 64 AND expected MATCHES "^[0-9a-f]+$"))
+            string(TOLOWER ${kind} line)
+            message(FATAL_ERROR "lockstep_add_run: EXPECT_${kind} ${expected}, wanted the 64 hex "
+                    "digits of the line \"${line} ...\"; of a run whose digits are not known yet "
+                    "64 zeros, and then LOCKSTEP_ACCEPT=1 ctest")
+        endif()
+    endforeach()
     get_filename_component(config ${run_CONFIG} ABSOLUTE)
     if(NOT EXISTS ${config} AND NOT run_CONFIG MATCHES "[/.]")
         set(config ${run_CONFIG})  # a ready one, by its name
@@ -47,7 +54,8 @@ function(lockstep_add_run)
         list(APPEND command --set "${assignment}")
     endforeach()
     list(APPEND command ${run_ARGUMENTS})
-    set(definitions -DLOG=${run_dir}.log -DLIST=${CMAKE_CURRENT_LIST_FILE})
+    set(definitions -DLOG=${run_dir}.log -DLIST=${CMAKE_CURRENT_LIST_FILE}
+        -DNAME=${run_NAME})
     foreach(expectation IN LISTS expectations)
         if(DEFINED run_EXPECT_${expectation})
             list(APPEND definitions -D${expectation}=${run_EXPECT_${expectation}})

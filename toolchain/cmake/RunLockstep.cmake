@@ -1,11 +1,12 @@
 # Runs a command and compares what it prints and how it ends with what is expected:
 #   cmake -DLOG=file [-DDIGEST=..] [-DSTATE_HASH=..] [-DACCURACY=..] [-DACCURACY_MIN=..] [-DEXIT=..]
-#         [-DLIST=file] -P RunLockstep.cmake -- command argument...
+#         [-DLIST=file -DNAME=test] -P RunLockstep.cmake -- command argument...
 # lockstep_add_run (LockstepRuns.cmake) writes such lines. The last line of each kind counts.
 #
 # Accuracy, steps/s and bytes of the arena are handed to CTest as measurements, which a dashboard
 # shows. With LOCKSTEP_ACCEPT=1 in the environment a digest or state hash that differs is written
-# into LIST, where the expected one stands.
+# into LIST, where the expected one stands: in the call lockstep_add_run(NAME test ..), or where
+# alone it does.
 cmake_minimum_required(VERSION 3.25)
 
 # The result lines of `lockstep train`: the one place that knows them.
@@ -32,6 +33,34 @@ endif()
 if(NOT DEFINED EXIT)
     set(EXIT 0)
 endif()
+
+# The call that adds test `name`, up to its first ")"; empty: there is none in `text`.
+function(find_call text name out)
+    string(REGEX REPLACE "([][+.*()^$?|\\])" "\\\\\\1" name "${name}")
+    set(${out} "" PARENT_SCOPE)
+    string(FIND "${text}" "lockstep_add_run" at)
+    while(NOT at EQUAL -1)
+        string(SUBSTRING "${text}" ${at} -1 text)
+        string(FIND "${text}" ")" end)
+        string(SUBSTRING "${text}" 0 ${end} call)
+        if(call MATCHES "[( \t\n]NAME[ \t\n]+\"?${name}\"?([ \t\n]|$)")
+            set(${out} "${call}" PARENT_SCOPE)
+            return()
+        endif()
+        string(SUBSTRING "${text}" 1 -1 text)
+        string(FIND "${text}" "lockstep_add_run" at)
+    endwhile()
+endfunction()
+
+# How often `what` stands in `text`.
+function(count_in text what out)
+    string(LENGTH "${what}" one)
+    string(LENGTH "${text}" before)
+    string(REPLACE "${what}" "" text "${text}")
+    string(LENGTH "${text}" after)
+    math(EXPR count "(${before} - ${after}) / ${one}")
+    set(${out} ${count} PARENT_SCOPE)
+endfunction()
 
 get_filename_component(log_dir ${LOG} DIRECTORY)
 file(MAKE_DIRECTORY ${log_dir})
@@ -81,18 +110,31 @@ foreach(kind IN LISTS changed)
     if(DEFINED LIST AND EXISTS "${LIST}")
         file(READ "${LIST}" text)
     endif()
-    string(FIND "${text}" "${${kind}}" at)
-    string(FIND "${text}" "${found_${kind}}" there)
-    if(at EQUAL -1 AND NOT there EQUAL -1)
+    set(old "${${kind}}")
+    set(new "${found_${kind}}")
+    find_call("${text}" "${NAME}" call)
+    count_in("${call}" "${old}" in_call)
+    count_in("${text}" "${old}" in_text)
+    string(FIND "${text}" "${new}" there)
+    if(in_text EQUAL 0 AND NOT there EQUAL -1)
         # Another test with the same expectation has written it.
-        message("accepted: ${kind} ${found_${kind}} stands in ${LIST}")
-    elseif(at EQUAL -1)
-        string(APPEND wrong "\n  ${kind}: ${${kind}} does not stand in \"${LIST}\": write "
-               "${found_${kind}} where it comes from")
+        message("accepted: ${kind} ${new} stands in ${LIST}")
+    elseif(in_text EQUAL 0)
+        string(APPEND wrong "\n  ${kind}: ${old} does not stand in \"${LIST}\": write ${new} where "
+               "it comes from")
+    elseif(in_call EQUAL 0 AND in_text GREATER 1)
+        string(APPEND wrong "\n  ${kind}: ${old} stands in ${in_text} places of \"${LIST}\", none "
+               "in a call lockstep_add_run(NAME ${NAME} ..): write ${new} where this test takes it "
+               "from")
     elseif(NOT wrong)
-        string(REPLACE "${${kind}}" "${found_${kind}}" text "${text}")
+        if(in_call GREATER 0)
+            string(REPLACE "${old}" "${new}" changed_call "${call}")
+            string(REPLACE "${call}" "${changed_call}" text "${text}")
+        else()
+            string(REPLACE "${old}" "${new}" text "${text}")
+        endif()
         file(WRITE "${LIST}" "${text}")
-        message("accepted: ${kind} ${found_${kind}} in ${LIST}")
+        message("accepted: ${kind} ${new} in ${LIST}")
     endif()
 endforeach()
 
