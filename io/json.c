@@ -265,6 +265,8 @@ typedef struct number_search {
     bool found;            // one that is too small; where:
     long at_line, at_column;
     long start_line, start_column;  // of the number at hand
+    uint32_t depth;  // of the next byte: objects and arrays around it
+    bool deep;       // it was more than LK_JSON_DEPTH_MAX somewhere
 } number_search;
 
 static void end_number(number_search *s) {
@@ -299,7 +301,13 @@ static void take_digit(number_search *s, int digit) {
     }
 }
 
+static void count_depth(number_search *s, char c) {
+    if (c == '{' || c == '[') s->deep = ++s->depth > LK_JSON_DEPTH_MAX || s->deep;
+    if (c == '}' || c == ']') s->depth -= s->depth > 0;
+}
+
 static void search_byte(number_search *s, char c) {
+    if (!s->in_string) count_depth(s, c);
     if (s->in_string) {
         s->in_string = s->escaped || c != '"';
         s->escaped = !s->escaped && c == '\\';
@@ -333,6 +341,19 @@ static lk_status refuse_small(const lk_json *document, const number_search *s, l
         "%s:%ld:%ld: found a number below %de%d, which would be read as 0; wanted 0 or a "
         "larger one",
         document->source, s->at_line + 1, s->at_column + 1, LEAST_DIGIT, LEAST_EXPONENT);
+}
+
+bool lk_json_is_deep(const char *text, size_t bytes) {
+    number_search search = {.found = false};
+    search_text(&search, text, bytes);
+    return search.deep;
+}
+
+static lk_status refuse_deep(const lk_json *document, lk_error *error) {
+    return lk_fail(error, LK_BAD_CONFIG,
+                   "%s: its depth is more than %d objects and arrays in one another, which no "
+                   "configuration has; correct it",
+                   document->source, LK_JSON_DEPTH_MAX);
 }
 
 // --- loading -----------------------------------------------------------------------------------
@@ -373,9 +394,10 @@ lk_status lk_json_load_text(lk_json *document, const char *source, const char *t
     if (bytes == 0) return is_empty(document, error);
     json_error_t at;
     number_search search = {.found = false};
+    search_text(&search, text, bytes);
+    if (search.deep) return refuse_deep(document, error);
     document->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
     if (!document->root) return bad_syntax(document, &at, error);
-    search_text(&search, text, bytes);
     if (!search.found) return LK_OK;
     lk_json_close(document);
     return refuse_small(document, &search, error);
@@ -389,14 +411,14 @@ typedef struct file_reader {
 
 static size_t read_some(void *buffer, size_t bytes, void *context) {
     file_reader *reader = context;
-    if (reader->bytes > LK_JSON_FILE_BYTES_MAX) return (size_t)-1;
+    if (reader->bytes > LK_JSON_FILE_BYTES_MAX || reader->search.deep) return (size_t)-1;
     ssize_t count;
     do count = read(reader->fd, buffer, bytes);
     while (count < 0 && errno == EINTR);
     if (count < 0) reader->read_errno = errno;
     else reader->bytes += (size_t)count;
     if (count > 0) search_text(&reader->search, buffer, (size_t)count);
-    return (size_t)count;
+    return reader->search.deep ? (size_t)-1 : (size_t)count;
 }
 
 static lk_status unreadable(const lk_json *document, int number, lk_error *error) {
@@ -421,6 +443,8 @@ lk_status lk_json_load_file(lk_json *document, const char *path, lk_error *error
         status = lk_fail(error, LK_BAD_CONFIG,
                          "%s: has more than %d bytes, too many for a configuration; check the path",
                          document->source, LK_JSON_FILE_BYTES_MAX);
+    } else if (reader.search.deep) {
+        status = refuse_deep(document, error);
     } else if (reader.bytes == 0) {
         status = is_empty(document, error);
     } else if (!root) {

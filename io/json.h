@@ -34,6 +34,7 @@ enum {
     LK_JSON_SOURCE_BYTES = 200,        // of the name of a document in errors
     LK_JSON_PATH_BYTES = 160,          // of a key path in errors; a longer one loses its beginning
     LK_JSON_FILE_BYTES_MAX = 16 << 20, // a file beyond this is no configuration
+    LK_JSON_DEPTH_MAX = 128,           // values in one another: who walks them has a small stack
 };
 
 // A place of the document, and what errors call it: where its values stood in a shorter form that
@@ -75,6 +76,10 @@ lk_status lk_json_load_file(lk_json *document, const char *path, lk_error *error
 // Parses `bytes` bytes of text; `source` names it in errors ("TF_CONFIG").
 lk_status lk_json_load_text(lk_json *document, const char *source, const char *text, size_t bytes,
                             lk_error *error);
+
+// Are more than LK_JSON_DEPTH_MAX objects and arrays in one another in a text, if it is JSON? The
+// loading functions refuse that.
+bool lk_json_is_deep(const char *text, size_t bytes);
 
 // Applies one `--set`: "train.steps=100", "model.layers[0].filters=16", "name=first try". The value
 // is JSON, else a string; what begins like JSON's " { [ or like a number and is none is refused.

@@ -338,6 +338,12 @@ static lk_status check_model(const lk_run *run, lk_error *error) {
                        "make; leave it out, or train this one here",
                        run->config.document.source);
     }
+    if (*run->config.early.metric) {
+        return lk_fail(error, LK_BAD_CONFIG,
+                       "%s: early_stopping: embed writes runs of a length that is known, and "
+                       "boards evaluate at the end alone; leave it out, or train this one here",
+                       run->config.document.source);
+    }
     if (run->config.spec.model.loss_options.class_weight.at) {
         return lk_fail(error, LK_UNAVAILABLE,
                        "embed: %s: model.loss.class_weight: boards know none yet; leave it out, or "

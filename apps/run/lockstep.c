@@ -12,6 +12,7 @@
 #include "apps/run/checkpoints.h"
 #include "apps/run/lockstep_private.h"
 #include "apps/run/plan_json.h"
+#include "apps/run/scales.h"
 #include "apps/run/weights.h"
 
 _Static_assert((int)LOCKSTEP_ERROR_BYTES == (int)LK_ERROR_TEXT_BYTES, "an error has its room");
@@ -160,7 +161,7 @@ lockstep_status lockstep_plan(lockstep_run *r, lockstep_memory *plan, lockstep_e
             .global_batch = s->global_batch,
             .grain = s->grain,
             .output_count = (uint32_t)lk_program_prediction(p),
-            .input_bytes = (uint64_t)s->model.in_h * s->model.in_w * s->model.in_c};
+            .input_bytes = lk_model_input_bytes(&s->model)};
     }
     return lk_lockstep_answer(&found, error);
 }
@@ -183,16 +184,31 @@ static lk_status end_run(lockstep_run *r, const lk_error *error) {
     return error->status;
 }
 
+static void say_not_finite(const lk_run *run, const char *what, uint64_t step,
+                           const lk_step_result *result, lk_error *error) {
+    const lk_loss_scale *how = &run->config.spec.model.loss_scale;
+    const float scale = result->loss_scale;
+    if (result->verdict == LK_VERDICT_STOP && scale > 0) {
+        (void)lk_fail(error, LK_NOT_FINITE,
+                      "%s %llu: %s is not finite at loss scale %llu: %s; try %sa smaller "
+                      "learning_rate, or %s",
+                      what, (unsigned long long)step, result->bad_tensor, (unsigned long long)scale,
+                      lk_scale_reason(how, scale), lk_scale_advice(how, scale),
+                      lk_scale_unscaled(run));
+    } else {
+        (void)lk_fail(error, LK_NOT_FINITE,
+                      "%s %llu: %s is not finite: the run diverged; try a smaller learning_rate",
+                      what, (unsigned long long)step, result->bad_tensor);
+    }
+}
+
 static lk_status check_result(lockstep_run *r, const char *what, uint64_t step,
                               const lk_step_result *result, lk_error *error) {
     lk_run *run = &r->run;
     if (run->lost.status != LK_OK) {
         *error = run->lost;
     } else if (result->bad_tensor) {
-        (void)lk_fail(error, LK_NOT_FINITE,
-                      "%s %llu: %s is not finite: the run diverged; try a "
-                      "smaller learning_rate",
-                      what, (unsigned long long)step, result->bad_tensor);
+        say_not_finite(run, what, step, result, error);
         (void)lk_run_blame_data(run, error->status, error);
     }
     return error->status;

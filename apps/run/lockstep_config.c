@@ -90,7 +90,8 @@ static void put_at(lockstep_config *c, json_t *object, const char *path, json_t 
         (void)lk_fail(&c->wrong, LK_BAD_CONFIG, "%s: %s: the value can not stand in a document",
                       c->name, rest);
     }
-    for (const char *dot; (dot = strchr(rest, '.')) != NULL && c->wrong.status == LK_OK;) {
+    uint32_t depth = 0;
+    for (const char *dot; (dot = strchr(rest, '.')) != NULL && c->wrong.status == LK_OK; depth++) {
         lk_format(key, sizeof key, "%.*s", (int)LK_MIN(dot - rest, KEY_BYTES - 1), rest);
         json_t *inner = json_object_get(object, key);
         if (!inner) (void)json_object_set_new(object, key, json_object());
@@ -101,6 +102,11 @@ static void put_at(lockstep_config *c, json_t *object, const char *path, json_t 
         }
         object = inner;
         rest = dot + 1;
+        if (depth == LK_JSON_DEPTH_MAX) {
+            (void)lk_fail(&c->wrong, LK_BAD_CONFIG,
+                          "%s: \"%s\" and so on: more than %d keys in one another", c->name, key,
+                          LK_JSON_DEPTH_MAX);
+        }
     }
     if (c->wrong.status == LK_OK && !*rest) {
         (void)lk_fail(&c->wrong, LK_BAD_USAGE, "%s: \"%s\": wanted a key such as \"seed\"", c->name,
@@ -124,6 +130,7 @@ static void put(lockstep_config *c, const char *path, json_t *value) {
 static json_t *real_of(double value) { return isfinite(value) ? json_real(value) : NULL; }
 
 static json_t *parsed(const char *text) {
+    if (text && lk_json_is_deep(text, strlen(text))) return NULL;
     return text ? json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL) : NULL;
 }
 

@@ -39,8 +39,8 @@ lk_status lk_output_of_no_run(const char *option, const char *path, const char *
     lk_path_parent(parent, path);
     if (lk_run_owns(name) && strcmp(name, "report.html") != 0 && is_run(parent, run_dir)) {
         return lk_fail(error, LK_BAD_USAGE,
-                       "%s: found %s, a file of the run in that directory, wanted another name", option,
-                       path);
+                       "%s: found %s, a file of the run in that directory, wanted another name",
+                       option, path);
     }
     for (uint32_t i = 0; i < LK_COUNT(folders); i++) {
         if (!is_folder(parent, folders[i], run_dir)) continue;

@@ -472,6 +472,19 @@ static void test_refused_documents(void **state) {
     c = built();
     lockstep_config_json(c, "data", "{\"set\": ");
     refuse_open(c, LOCKSTEP_BAD_CONFIG, "data");
+    enum { DEEP = 130 };
+    char deep[2 * DEEP + 1];
+    for (int i = 0; i < DEEP; i++) memcpy(deep + 2 * i, "a.", 2);
+    memcpy(deep + sizeof deep - 2, "b", 2);
+    c = built();
+    lockstep_config_integer(c, deep, 1);
+    refuse_open(c, LOCKSTEP_BAD_CONFIG, "more than 128 keys in one another");
+    memset(deep, '[', DEEP);
+    memset(deep + DEEP, ']', DEEP);
+    deep[2 * DEEP] = '\0';
+    c = built();
+    lockstep_config_json(c, "name", deep);
+    refuse_open(c, LOCKSTEP_BAD_CONFIG, "name");
     c = built();
     lockstep_config_text(c, "", "x");
     refuse_open(c, LOCKSTEP_BAD_USAGE, "wanted a key");
@@ -663,6 +676,23 @@ static void test_diverged(void **state) {
     lockstep_close(run);
 }
 
+// One whose loss scale is too large says what ended it, and what helps.
+static void test_skipped(void **state) {
+    (void)state;
+    lockstep_error error;
+    lockstep_status status = LOCKSTEP_OK;
+    lockstep_config *c = built();
+    lockstep_config_text(c, "precision", "mixed_float16");
+    lockstep_config_text(c, "loss_scale.type", "static");
+    lockstep_config_number(c, "loss_scale.initial", 0x1p30);
+    lockstep_config_integer(c, "loss_scale.skips_max", 2);
+    lockstep_run *run = opened(c, 2);
+    for (int i = 0; i < 2 && status == LOCKSTEP_OK; i++) status = lockstep_step(run, NULL, &error);
+    assert_refused(status, LOCKSTEP_NOT_FINITE, &error, "at loss scale 1073741824");
+    assert_refused(status, LOCKSTEP_NOT_FINITE, &error, "try a smaller loss_scale.initial");
+    lockstep_close(run);
+}
+
 // Floats with the values that LOAD makes of the bytes, and predictions of them. Then one of them is
 // none any more: LOAD sees it, or the look at the caller's memory.
 static void test_floats(void **state) {
@@ -688,6 +718,9 @@ static void test_floats(void **state) {
         run = opened(c, 2);
         train(run, 9);
         h[as_floats] = hashes_of(run);
+        lockstep_memory plan;
+        assert_int_equal(lockstep_plan(run, &plan, &error), LOCKSTEP_OK);
+        assert_true(plan.input_bytes == (as_floats ? sizeof floats[0] : BYTES));
         assert_int_equal(lockstep_predict(run, e[1].inputs, TESTS, outputs[as_floats][0], &error),
                          LOCKSTEP_OK);
     }
@@ -788,6 +821,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_refused_checkpoints),
         cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_skipped),
         cmocka_unit_test(test_floats),
         cmocka_unit_test(test_changed_examples),
         cmocka_unit_test(test_several_runs),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""outputs_test - no command writes its output over a file of a run, nor over one that it reads: each
-is told so by one line and exit code 64, and nothing has changed.
+"""outputs_test - no command writes its output over a file of a run, nor over one that it reads:
+each is told so by one line and exit code 64, and nothing has changed.
 
    outputs_test.py PROGRAM WORK_DIR
 

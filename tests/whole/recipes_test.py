@@ -240,6 +240,11 @@ def check_boards():
         T.check(not text or (error.startswith("lockstep: embed: board.json: " + text) and
                              error.count("\n") == 1), "embed", case, error)
         T.check(os.path.exists("board.c") != bool(text), "what embed wrote", case)
+    error = T.expect(78, "embed", "board.json", "--to", "early.c", "--set", "early_stopping=" +
+                     json.dumps({"metric": "loss", "patience": 1}), "--set",
+                     "evaluate_every_steps=1")[2]
+    T.check("board.json: early_stopping: embed" in error and
+            not os.path.exists("early.c"), "embed of a run that may end early", error)
 
 
 def write_data():
