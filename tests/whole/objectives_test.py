@@ -465,6 +465,13 @@ def long_names(t):
     text = "\n".join(lines)
     for name in ("discriminator.layer_1/gamma", "discriminator.dense_2/kernel"):
         t.check(name in text, name, text)
+    full = full_form()
+    full["networks"][1]["layers"] = layers
+    for network, name in (("nine_byte", "batch_normalization_1"), ("ten_bytes_", "layer_1")):
+        model = json.loads(json.dumps(full).replace('"discriminator"', f'"{network}"'))
+        config = configuration(t, "long.json", model, steps=None, cycles=1)
+        text = "\n".join(t.expect(0, "plan", config, "--json")[1])
+        t.check(f'"{network}.{name}/gamma"' in text, "31 bytes are a name", network, name)
 
 
 # --- saved and resumed ---------------------------------------------------------------------------
