@@ -36,7 +36,9 @@ static const lk_command commands[] = {
      "[--verify-data] [--tensorboard] [--trace FILE] [--cluster FILE] [--quiet | --json]",
      "trains a network\n"
      "Ctrl-C, SIGTERM and SIGHUP save and end it after the step at hand; one more Ctrl-C ends it\n"
-     "at once. SIGUSR1 has it say how far it is.\n"
+     "at once. An evaluation between two steps is given up, and made when the run is resumed;\n"
+     "with several workers or on GPUs, and after the last step, it is ended first. SIGUSR1 has it\n"
+     "say how far it is.\n"
      "\n"
      "Workers: lockstep train CONFIG for each that TF_CONFIG, torchrun or --cluster FILE\n"
      "describes, or mpiexec -n N lockstep train CONFIG; each with its own --replicas; or all of\n"

@@ -254,7 +254,11 @@ static void answer_stop(bool may_wait) {
     char text[TEXT_BYTES];
     answer_is_due = false;  // before: who reads the answer may ask again
     if (!w->run || !w->leads || !w->out) return;
-    lk_format(text, sizeof text, "stopping after this %s%s", evaluates ? "evaluation" : "step",
+    const bool given_up = evaluates && w->run->group.gives_up;
+    lk_format(text, sizeof text, "stopping %s%s",
+              given_up    ? "in this evaluation, which a resumed run makes"
+              : evaluates ? "after this evaluation"
+                          : "after this step",
               stop_signal == SIGINT ? "; Ctrl-C once more ends at once" : "");
     if (w->json) {
         lk_format(text, sizeof text, "{\"event\":\"stopping\",\"signal\":%d,\"step\":%llu}",

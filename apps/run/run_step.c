@@ -138,7 +138,9 @@ static lk_step_result evaluate(lk_run *run, const lk_program *program, uint64_t 
                                const lk_source *source, uint64_t count) {
     use_program(run, program);
     lk_driver_start_evaluation(driver_of(run), 0, steps_done, source, count);
+    run->group.given_up = false;
     lk_threads_run(&run->driver, &run->team);
+    if (run->group.given_up) return (lk_step_result){0};
     lk_step_result result = result_of(run);
     result.names = lk_program_loss(program)->evaluated;
     return result;
@@ -161,7 +163,7 @@ static void add_other(lk_run *run, const lk_program *other, uint64_t steps_done,
 lk_step_result lk_run_evaluate_examples(lk_run *run, uint64_t steps_done, const lk_source *source,
                                         uint64_t count) {
     lk_step_result result = evaluate(run, lk_run_evaluated(run), steps_done, source, count);
-    say_scale(run, &result);
+    if (!run->group.given_up) say_scale(run, &result);
     return result;
 }
 
@@ -169,6 +171,7 @@ lk_step_result lk_run_evaluate(lk_run *run, uint64_t steps_done) {
     lk_step_result result =
         lk_run_evaluate_examples(run, steps_done, &run->test_source, lk_run_test_examples(run));
     const lk_program *other = beside(run);
+    if (run->group.given_up) return result;
     if (other && run->lost.status == LK_OK && !run->group.on_logits) {
         add_other(run, other, steps_done, &result);
     }

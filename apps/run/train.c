@@ -313,13 +313,35 @@ static void note_best(lk_trainer *t, const lk_step_result *result) {
                 (unsigned long long)t->done, (unsigned long long)stops->since, text);
 }
 
+static bool is_asked_to_stop(void *context) {
+    const lk_trainer *t = context;
+    return t->calls.stop(t->calls.context) != 0;
+}
+
+// May be given up, where another evaluation makes up for it: after the last step there is nothing
+// to be lost by waiting. Several workers would all have to know it, and a GPU does not ask.
+static void make_it_stoppable(lk_trainer *t, bool may) {
+    lk_group *group = &t->run->group;
+    const bool alone = !t->run->workers.joined && !t->run->cuda;
+    group->gives_up = may && alone && t->done < t->total ? is_asked_to_stop : NULL;
+    group->gives_up_context = t;
+}
+
 static lk_status evaluate(lk_trainer *t, lk_step_result *result, lk_error *error) {
     double begin = lk_seconds(), trained = begin - t->start - t->evaluating;
     t->run->arena.phase = "evaluation";
     allow_for_evaluation(t, trained);
+    make_it_stoppable(t, true);
     *result = lk_run_evaluate(t->run, t->done);
+    make_it_stoppable(t, false);
     if (t->run->workers.joined) lk_mpi_allow(0);
     LK_CHECK(check_workers(t, error));
+    t->owes = t->run->group.given_up;
+    if (t->owes) {
+        t->stop = t->calls.stop(t->calls.context);
+        t->evaluating += lk_seconds() - begin;
+        return LK_OK;
+    }
     if (result->bad_tensor) {
         return lk_fail(error, LK_NOT_FINITE, "evaluation after step %llu: %s is not finite",
                        (unsigned long long)t->done, result->bad_tensor);
@@ -357,11 +379,12 @@ static lk_status keep_hot(lk_trainer *t, bool tested, lk_error *error) {
 // What was still to come after the step that this process began from. A checkpoint after the
 // evaluation, as always.
 static lk_status catch_up(lk_trainer *t, lk_error *error) {
-    if (!t->from.found || !(t->from.word & LK_HOT_EVALUATION_OWED)) return LK_OK;
+    if (!(t->from.word & LK_HOT_EVALUATION_OWED)) return LK_OK;
     lk_step_result ignored;
     const bool writes = step_says_save(t, t->done), may = t->best[LK_BEST_STAYS].wanted;
     t->run->exchange.writes_checkpoint = t->leads && (writes || may);
     if (evaluates(t)) LK_CHECK(evaluate(t, &ignored, error));
+    if (t->owes || t->saved == t->done) return LK_OK;
     return writes || t->best[LK_BEST_STAYS].improved ? save(t, error) : LK_OK;
 }
 
@@ -439,6 +462,7 @@ static lk_status one_step(lk_trainer *t, lk_error *error) {
         t->run->exchange.writes_checkpoint =
             writes || (t->leads && t->best[LK_BEST_STAYS].wanted);
         LK_CHECK(evaluate(t, &ignored, error));
+        if (t->owes) return LK_OK;
     }
     if (!saved && !(tested && t->best[LK_BEST_STAYS].improved)) return LK_OK;
     LK_CHECK(lk_run_check_data(t->run, error));
@@ -470,36 +494,36 @@ static void end_records(lk_trainer *t) {
     (void)lk_journal_phases(&t->journal, t->done, &t->unrecorded);
 }
 
+// It was asked to: saves, and says so.
+static lk_status stop(lk_trainer *t, lk_error *error) {
+    LK_CHECK(lk_run_check_data(t->run, error));
+    if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
+    LK_CHECK(save_last(t, error));
+    LK_CHECK(check_saved(t, error));
+    end_records(t);
+    if (t->unrecorded.status != LK_OK) lk_say_warning(&t->calls.say, "%s", t->unrecorded.text);
+    lk_train_event stopped = event_of(t, LK_TRAIN_STOPPED);
+    stopped.signal = t->stop;
+    tell_event(t, &stopped);
+    return lk_stop_status(t->stop);
+}
+
 static lk_status loop(lk_trainer *t, lk_error *error) {
     t->start = t->last_log = t->last_save = lk_seconds();
     t->first = t->last_log_step = t->done;
     lk_journal_start(&t->journal);
     tell(t, LK_TRAIN_BEGUN);
     LK_CHECK(catch_up(t, error));
-    while (t->done < t->total) {
+    while (!t->owes && t->done < t->total) {
         LK_CHECK(one_step(t, error));
         write_trace(t, false);
         tell(t, LK_TRAIN_BETWEEN);
         // Alone, at once; with others, after the step in which all of them know it.
-        if (!t->run->workers.joined) t->stop = t->calls.stop(t->calls.context);
-        if (!t->stop) {
-            LK_CHECK(lk_run_scrub(t->run, error));
-            continue;
-        }
-        LK_CHECK(lk_run_check_data(t->run, error));
-        if (t->run->cuda) LK_CHECK(settle(t, &(lk_step_result){.pending = true}, error));
-        LK_CHECK(save_last(t, error));
-        LK_CHECK(check_saved(t, error));
-        end_records(t);
-        if (t->unrecorded.status != LK_OK) {
-            lk_say_warning(&t->calls.say, "%s", t->unrecorded.text);
-        }
-        lk_train_event stopped = event_of(t, LK_TRAIN_STOPPED);
-        stopped.signal = t->stop;
-        tell_event(t, &stopped);
-        return lk_stop_status(t->stop);
+        if (!t->run->workers.joined && !t->owes) t->stop = t->calls.stop(t->calls.context);
+        if (t->stop) return stop(t, error);
+        LK_CHECK(lk_run_scrub(t->run, error));
     }
-    return LK_OK;
+    return t->owes ? stop(t, error) : LK_OK;
 }
 
 static lk_status finish(lk_trainer *t, lk_error *error) {
@@ -582,6 +606,15 @@ static lk_status find_evaluation(lk_trainer *t, lk_error *error) {
     return LK_OK;
 }
 
+// Is the evaluation of the step that is gone on from still to come? A run that was asked to stop in
+// it has saved the step, and its logs end before it.
+static bool owes_evaluation(const lk_trainer *t) {
+    const uint64_t every = t->run->config.evaluate_every_steps;
+    if (t->evaluated || t->done == 0) return false;
+    if (t->from.found) return t->from.word & LK_HOT_EVALUATION_OWED;
+    return every && t->done % every == 0 && t->done < lk_run_steps(t->run);
+}
+
 // A damaged line of a log is said, and stays: the state of the run is in its checkpoints.
 static void check_logs(lk_trainer *t) {
     static const char *const names[] = {"metrics.jsonl", "hashes.jsonl"};
@@ -648,7 +681,7 @@ static lk_status resume(lk_trainer *t, lk_error *error) {
     LK_CHECK(lk_line_log_cut(&t->dir, "metrics.jsonl", t->done, &removed, error));
     LK_CHECK(lk_journal_cut(&t->dir, t->done, &t->calls.say, error));
     LK_CHECK(find_evaluation(t, error));
-    if (t->evaluated) t->from.word &= ~(uint64_t)LK_HOT_EVALUATION_OWED;
+    t->from.word = owes_evaluation(t) ? LK_HOT_EVALUATION_OWED : 0;
     LK_CHECK(lk_best_recall(t->run, &t->dir, t->best, error));
     return lk_line_log_cut(&t->dir, "hashes.jsonl", t->done, &removed, error);
 }

@@ -57,7 +57,7 @@ typedef struct lk_train_event {
 typedef struct lk_train_calls {
     void *context;
     void (*event)(void *context, const lk_train_event *event);
-    // Asked before each step: a signal to stop by, or 0. Not NULL.
+    // Asked before each step and in an evaluation: a signal to stop by, or 0. Not NULL.
     uint32_t (*stop)(void *context);
     // After a checkpoint: may it go on? An error ends it, where nothing is lost. NULL: yes.
     lk_status (*may_go_on)(void *context, lk_error *error);
@@ -93,6 +93,7 @@ typedef struct lk_trainer {
     lk_error unrecorded;  // .. the trace, or where the time went, could not be written
     bool low, moved;   // said: little room on the disk; the directory lies elsewhere
     bool evaluated;  // the run that is resumed has logged the evaluation of step `first`
+    bool owes;       // it was asked to stop in an evaluation, which the resumed run makes
     lk_hot_choice from;  // the hot state that this process began from, if it did
     double start, last_log, last_save, step_began;
     uint64_t last_log_step;

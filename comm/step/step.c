@@ -735,6 +735,14 @@ lk_step_result lk_step_finish(lk_group *group, uint64_t step) {
                   lk_step_examples(group->program->spec, step));
 }
 
+static bool is_given_up(lk_group *group, uint32_t replica) {
+    if (!group->gives_up) return false;
+    if (replica == 0 && group->gives_up(group->gives_up_context)) {
+        __atomic_store_n(&group->given_up, true, __ATOMIC_RELAXED);
+    }
+    return __atomic_load_n(&group->given_up, __ATOMIC_RELAXED);
+}
+
 void lk_evaluate_compute(lk_group *group, uint32_t replica, const lk_source *source,
                          uint64_t count) {
     lk_frame *f = &group->frames[replica];
@@ -745,7 +753,7 @@ void lk_evaluate_compute(lk_group *group, uint32_t replica, const lk_source *sou
     if (replica == 0) lk_norms_weigh(group, false);
     lk_frame_start(f);
     begin_progress(group, replica, &microbatches);
-    while (lk_next_microbatch(&microbatches)) {
+    while (!is_given_up(group, replica) && lk_next_microbatch(&microbatches)) {
         lk_execute_forward(f, &microbatches.microbatch);
         add_progress(group, replica, &microbatches);
         if (!group->on_logits) continue;

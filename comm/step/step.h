@@ -39,6 +39,11 @@ typedef struct lk_group {
     lk_together together;  // `meet` NULL: replicas take turns, or their threads do not say so
     lk_on_logits on_logits;  // called by the replica that computed them; NULL: nobody looks
     void *on_logits_context;
+    // May an evaluation be given up? The first replica asks between microbatches; NULL: it goes on
+    // to its end. Of one that was given up there is no result.
+    bool (*gives_up)(void *context);
+    void *gives_up_context;
+    bool given_up;
     lk_scale_state scale;      // before the step, where the model has one
     lk_step_scalars scalars;  // of the step under way: the first replica writes them as it starts
     // .. and what the kernels' regularizers add to the loss of a step or an evaluation (norms.h).

@@ -9,6 +9,8 @@ Standard library only.
 """
 import json
 import os
+import re
+import time
 
 from program import Test, finish, free_port, result, start, tf_config
 
@@ -129,6 +131,46 @@ def stays(t, history):
     t.check(checkpoints("again") == [best, end - 50, end], "resumed", checkpoints("again"), best)
 
 
+def given_up(t):
+    """A run that is asked to stop in an evaluation does so in its midst, and makes it when it is
+    resumed: the logs, the best checkpoint and the end are those of a run that was left alone."""
+    config = t.write("slow.json", {
+        "data.test": {"made_up": {"first": 5000, "count": 200000, "height": 10, "width": 10}},
+        "evaluate_every_steps": 4, "steps": 60, "optimizer.learning_rate": 0.3, "replicas": 2,
+        "checkpoint.best": "loss", "checkpoint.keep_max": 1,
+        "early_stopping.metric": "loss", "early_stopping.patience": 2})
+    _, lines, _ = t.expect(0, "train", config, "--run-dir", "left")
+    wanted, ends = result(lines), len(evaluations("left")) - 1
+    times, how = 0, "--fresh"
+    for attempt in range(60):
+        process = t.start("train", config, "--run-dir", "stopped", how)
+        lines, how = [], "--resume"
+        for line in process.lines():
+            lines.append(line.rstrip())
+            step = re.search(r"step = (\d+)", line)
+            # Every third time in the evaluation that is made up for.
+            again = attempt % 3 == 2 and line.startswith("weights of step")
+            if again or (step and int(step.group(1)) % 4 == 3):
+                time.sleep(0.2 if again else 0.02)
+                process.terminate()
+                break
+        rest, error = process.communicate(timeout=100)
+        lines += rest.splitlines()
+        if process.returncode == 0:
+            break
+        # Start-up has nothing to save.
+        t.check(process.returncode in (143, -15)[:1 + again], "stopped", process.returncode, error,
+                *lines[-3:])
+        times += "stopping in this evaluation, which a resumed run makes" in rest
+    print(f"{times} evaluations given up, of {ends} before the end")
+    t.check(times > 0 and result(lines) == wanted, "the same end", times, wanted, *lines[-5:])
+    for name in ("metrics", "hashes"):
+        with open(f"left/{name}.jsonl", "rb") as f, open(f"stopped/{name}.jsonl", "rb") as g:
+            t.check(f.read() == g.read(), f"the same {name}.jsonl")
+    t.check(checkpoints("left") == checkpoints("stopped"), "the same checkpoints",
+            checkpoints("left"), checkpoints("stopped"))
+
+
 def refused(t):
     for word, *options in (
             ("wanted a metric of this model: loss, accuracy", "early_stopping.metric=f1"),
@@ -152,6 +194,7 @@ def main():
     if ends:
         workers(t, *ends[0])
     stays(t, history)
+    given_up(t)
     refused(t)
     t.finish()
 

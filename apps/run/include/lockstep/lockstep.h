@@ -272,7 +272,8 @@ typedef struct lockstep_training {
 lockstep_status lockstep_train(lockstep_run *run, const lockstep_training *training,
                                lockstep_error *error);
 
-// lockstep_train saves and returns after the step at hand.
+// lockstep_train saves and returns after the step at hand, or in the evaluation behind it, which is
+// made when the run is resumed.
 void lockstep_stop(lockstep_run *run);
 
 #ifdef __cplusplus
