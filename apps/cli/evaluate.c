@@ -61,7 +61,7 @@ static lk_status report_json(const lk_run *run, const lk_step_result *r, const c
 static lk_status pass(lk_run *run, lk_step_result *result, lk_error *error) {
     lk_step_result r = lk_run_evaluate(run, 0);
     if (run->lost.status != LK_OK) return lk_fail(error, run->lost.status, "%s", run->lost.text);
-    if (r.bad_tensor) {
+    if (r.bad_tensor && !(run->config.unlabelled && r.bad_loss)) {
         lk_fail(error, LK_NOT_FINITE, "evaluation: %s is not finite", r.bad_tensor);
         return lk_run_blame_data(run, error->status, error);
     }

@@ -374,8 +374,10 @@ static lk_status load(lockstep_run *r, const char *path, lk_error *error) {
     }
     LK_CHECK(lk_path_join(file, path, "", "", error));
     if (stat(path, &there) == 0 && S_ISDIR(there.st_mode)) LK_CHECK(find_newest(path, file, error));
-    LK_CHECK(lk_checkpoint_enter(&checkpoint, file, false, error));
-    lk_checkpoint_leave(&checkpoint);
+    if (!r->prediction_only || !lk_is_export(&lk_file_ops_posix, file)) {
+        LK_CHECK(lk_checkpoint_enter(&checkpoint, file, false, error));
+        lk_checkpoint_leave(&checkpoint);
+    }
     uint64_t done = 0;
     r->run.weights_changed = false;
     const lk_status status =

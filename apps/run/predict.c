@@ -57,7 +57,7 @@ static lk_status predict_some(prediction *p, lk_error *error) {
     run->group.on_logits = NULL;
     if (run->lost.status != LK_OK) *error = run->lost;
     if (run->lost.status != LK_OK) return error->status;
-    if (!result.bad_tensor) return LK_OK;
+    if (!result.bad_tensor || result.bad_loss) return LK_OK;
     return lk_fail(error, LK_NOT_FINITE, "prediction: %s is not finite", result.bad_tensor);
 }
 

@@ -239,6 +239,21 @@ static lk_status load_export(lk_run *run, const lk_safetensors *reader, uint64_t
     return load_parameters(run, reader, error);
 }
 
+enum { ENTRIES_MIN = 4096 };
+
+bool lk_is_export(const lk_file_ops *ops, const char *file) {
+    lk_safetensors reader;
+    lk_error none = {.status = LK_OK};
+    lk_safetensors_entry *entries = calloc(ENTRIES_MIN, sizeof *entries);
+    bool is = false;
+    if (entries && lk_safetensors_open(&reader, ops, file, entries, ENTRIES_MIN, &none) == LK_OK) {
+        is = lk_safetensors_metadata(&reader, "layout") != NULL;
+        lk_safetensors_close(&reader);
+    }
+    free(entries);
+    return is;
+}
+
 // An export names its layout; a checkpoint does not. What cannot be read at all is no export
 // either: who loads checkpoints says what is wrong with it.
 static lk_status try_export(lk_run *run, const lk_file_ops *ops, const char *file,
@@ -259,7 +274,7 @@ lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,
                           const char *run_dir, const lk_say *say, uint64_t *steps_done,
                           lk_error *error) {
     const uint32_t count = lk_run_tensor_count(run);
-    const size_t capacity = LK_MAX(4096, (size_t)count);
+    const size_t capacity = LK_MAX(ENTRIES_MIN, (size_t)count);
     lk_checkpoint_found found = {0};
     lk_safetensors_entry *entries = calloc(capacity, sizeof *entries);
     lk_safetensors_tensor *tensors = calloc(count, sizeof *tensors);

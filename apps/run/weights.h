@@ -30,6 +30,9 @@ void lk_explain_identity(const lk_run *run, const char *run_dir, lk_error *error
 // The steps of the run that is recorded there; 0 where that is not known.
 uint64_t lk_recorded_steps(const lk_run *run, const char *run_dir);
 
+// Does an export lie there, which names its layout, and which evaluation takes as well?
+bool lk_is_export(const lk_file_ops *ops, const char *file);
+
 // Loads weights into a started run: from one file, or from the newest valid checkpoint of a run
 // directory; says which, and warns of what had to be passed over. *steps_done is what it recorded.
 lk_status lk_load_weights(lk_run *run, const lk_file_ops *ops, const char *file,

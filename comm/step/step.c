@@ -674,6 +674,8 @@ lk_step_result lk_result_of(const lk_program *p, const lk_holding *sums, uint32_
     lk_step_result result = {.program = p, .examples = (uint32_t)examples};
     lk_metric_add_counts(result.counts, counts);
     result.bad_tensor = lk_bad_tensor(p, bad_op, bad_param);
+    result.bad_loss = bad_param == LK_NONE &&
+                      (bad_op == LK_NONE || p->ops[bad_op].type->scope == LK_SCOPE_LOSS);
     for (uint32_t i = 0; i < lk_program_metrics(p)->sum_count; i++) {
         result.means[i] = mean_of(sums, holder_count, leaves, examples, i, penalty);
         bool finite = result.means[i] - result.means[i] == 0.0f;

@@ -82,6 +82,7 @@ typedef struct lk_step_result {
     float loss_scale;           // after it; 0: the model has none
     uint64_t skipped, replayed; // of the run so far
     const char *bad_tensor;                 // the first that was not finite, or NULL
+    bool bad_loss;  // .. of an evaluation: it was the loss or another metric, and no output
     uint32_t stop;                          // a signal that some worker was asked to stop by, or 0
     bool pending;        // a device works on it still: only `stop` and `save_by_clock` are known
     bool save_by_clock;  // the leader's clock says that it is saved

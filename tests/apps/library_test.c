@@ -403,6 +403,13 @@ static void test_prediction_only(void **state) {
     lockstep_config_free(c);
     assert_non_null(run);
     assert_int_equal(lockstep_load(run, path_of("weights"), &error), LOCKSTEP_OK);
+    char command[2048];
+    snprintf(command, sizeof command, "'%s' checkpoint export '%s' --output '%s' >/dev/null",
+             program, path_of("weights/step-0000000020.safetensors"), path_of("export"));
+    assert_int_equal(system(command), 0);
+    assert_int_equal(lockstep_load(run, path_of("export"), &error), LOCKSTEP_OK);
+    assert_int_equal(lockstep_predict(run, inputs[COUNT], TESTS, found[0], &error), LOCKSTEP_OK);
+    assert_memory_equal(found, wanted, sizeof found);
     // Another model's weights are refused before anything is changed: it goes on predicting.
     c = built();
     lockstep_config_json(c, "model.layers", "[{\"type\": \"flatten\"}]");

@@ -87,8 +87,28 @@ def wrong(t, config):
     t.check(not glob.glob("new.npy*"), "nothing half-written")
 
 
+def without_loss(t):
+    """Outputs are finite, a loss that nobody asked for is none."""
+    model = {"input": [2, 2, 1], "input_type": "f32", "loss": "mean_squared_error", "layers": [
+        {"type": "flatten"}, {"type": "dense", "units": 4},
+        {"type": "reshape", "target_shape": [2, 2, 1]}]}
+    made = {"count": 8, "height": 2, "width": 2}
+    config = t.write("squares.json", {"global_batch": 8, "steps": 1, "model": model, "data": {
+        "train": {"made_up": made}, "test": {"made_up": made}}})
+    t.expect(0, "train", config, "--run-dir", "squares")
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 2), }\n"
+    with open("large.npy", "wb") as f:
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() +
+                struct.pack("<4f", 1e25, 1e25, 0, 0))
+    t.expect(0, "predict", config, "--run-dir", "squares", "--images", "large.npy", "--output",
+             "made.npy")
+    values = struct.unpack("<4f", content("made.npy")[-16:])
+    t.check(all(1e20 < abs(value) < 1e27 for value in values), "outputs", values)
+
+
 def main():
     t = Test()
+    without_loss(t)
     write_data("data")
     config = t.write("config.json", {"data": {"set": "mine"}, "steps": 6, "global_batch": 64})
     t.expect(0, "train", config, "--data", "data", "--run-dir", "run")

@@ -212,9 +212,9 @@ lockstep_status lockstep_predict(lockstep_run *run, const void *inputs, uint64_t
 // whole or not at all; makes the directory where its parent is.
 lockstep_status lockstep_save(lockstep_run *run, const char *directory, lockstep_error *error);
 
-// Goes on from a checkpoint: a file, or the newest whole one of a directory. LOCKSTEP_BAD_CONFIG:
-// it is of another run. Refused before the first byte of the run is changed, or, where the values
-// turn out damaged, the run is over.
+// Goes on from a checkpoint: a file, or the newest whole one of a directory; with prediction_only
+// an export of layout keras, too. LOCKSTEP_BAD_CONFIG: it is of another run. Refused before the
+// first byte of the run is changed, or, where the values turn out damaged, the run is over.
 lockstep_status lockstep_load(lockstep_run *run, const char *path, lockstep_error *error);
 
 // Steps finished; by the configuration, all of them (known once it has started).
