@@ -365,15 +365,25 @@ static lk_status read_record(const reading *r, uint64_t at, record_state *state,
 // `last`: what ends the part that is kept, or WHOLE.
 static lk_status scan(const reading *r, uint64_t step, uint64_t *keep, uint64_t *records,
                       record_state *last, lk_error *error) {
+    uint64_t version_end = 0;
+    bool ahead = false;
     *keep = *records = 0;
     *last = WHOLE;
     while (*keep < r->bytes) {
         uint64_t found = 0, end = 0;
         LK_CHECK(read_record(r, *keep, last, &found, &end, error));
-        if (*last != WHOLE || found > step) break;
+        // The second record, START, is of the step behind the one that its process went on from: an
+        // evaluation of that one may follow.
+        const bool is_start = *records == 1;
+        if (*last != WHOLE || found > step + is_start) break;
+        if (is_start) version_end = *keep;
+        ahead = is_start && found > step;
         *keep = end;
         ++*records;
     }
+    if (!ahead) return LK_OK;
+    *keep = version_end;  // nothing follows it
+    *records = 1;
     return LK_OK;
 }
 

@@ -83,8 +83,6 @@ static lk_status remove_leftover(const char *temporary, lk_error *error) {
     int removed = 0;
     if (locked == -EWOULDBLOCK)
         refuse_second(temporary, error);
-    else if (locked < 0)
-        lk_file_fail(error, LK_IO_ERROR, temporary, "lock", locked);
     else if (has_name(file, temporary))  // its writer may have renamed it before the lock was free
         removed = ops->remove(ops->context, temporary);
     if (removed < 0) lk_file_fail(error, LK_IO_ERROR, temporary, "remove the leftover", removed);
@@ -104,12 +102,10 @@ static lk_status create_locked(const char *temporary, int *file, lk_error *error
         }
         if (*file < 0) return lk_file_fail(error, LK_IO_ERROR, temporary, "create", *file);
         const int locked = ops->lock(ops->context, *file);
-        // Between the two another import may have taken it for a leftover.
-        if (locked == 0 && has_name(*file, temporary)) return LK_OK;
+        // Between the two another import may have taken it for a leftover. Where a file system has
+        // no locks, nobody can tell.
+        if (locked != -EWOULDBLOCK && has_name(*file, temporary)) return LK_OK;
         ops->close(ops->context, *file);
-        if (locked < 0 && locked != -EWOULDBLOCK) {
-            return lk_file_fail(error, LK_IO_ERROR, temporary, "lock", locked);
-        }
     }
     return refuse_second(temporary, error);
 }

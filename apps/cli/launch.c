@@ -433,6 +433,9 @@ static void reap(void) {
         child *c = &children[w];
         c->running = false;
         c->status = status;
+        // Slow, and then it has said what is wrong with it.
+        const int code = WIFEXITED(status) ? WEXITSTATUS(status) : LK_RETRY;
+        c->silent = c->silent && (is_common(status) || code == LK_RETRY);
         c->place = here.ended++;
         here.running--;
         read_all(w);
