@@ -94,7 +94,8 @@ typedef struct lk_csv_columns {
 // Labels are whole numbers from 0 to 65,535, all of them, also written as 10.0; or names of
 // classes, which are numbered as lk_import_png does. A classes.txt in `to` says which there are.
 // The first line is one of names where the label was asked for by its name, where no feature in it
-// is a number and one is a name, or where they are called 0, 1, .. and the label has a name.
+// is a number and one is a name, or where they, three or more, are called 0, 1, .. and the label
+// has a name.
 lk_status lk_import_csv(const char *path, const lk_csv_columns *columns, const lk_import_to *to,
                         struct lk_class_list *classes, lk_imported out[2], lk_error *error);
 

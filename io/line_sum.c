@@ -41,8 +41,8 @@ static bool looks_like_ours(const lk_line_sums *s) {
     size_t at = sizeof key - 1;
     if (s->head_bytes <= at || memcmp(s->head, key, at) != 0) return false;
     while (at < s->head_bytes && s->head[at] >= '0' && s->head[at] <= '9') at++;
-    return at > sizeof key - 1 && at < s->head_bytes && strchr(",}", s->head[at]) &&
-           s->tail[s->tail_bytes - 1] == '}';
+    return at > sizeof key - 1 && at < s->head_bytes &&
+           (s->head[at] == ',' || s->head[at] == '}') && s->tail[s->tail_bytes - 1] == '}';
 }
 
 void lk_line_sums_end(lk_line_sums *s) {

@@ -309,9 +309,7 @@ static json_t *make_gan(void) {
         case LK_GAN_DISCRIMINATOR: schema = json_pack("{s:s}", "$ref", layers); break;
         case LK_GAN_LOSS: schema = make_pair_of_losses(); break;
         case LK_GAN_GENERATOR_OPTIMIZER:
-        case LK_GAN_DISCRIMINATOR_OPTIMIZER:
-            schema = json_pack("{s:s}", "$ref", optimizer);
-            break;
+        case LK_GAN_DISCRIMINATOR_OPTIMIZER: schema = json_pack("{s:s}", "$ref", optimizer); break;
         default: schema = describe(make_value(k), k); break;
         }
         put(schema, "description", json_string(k->meaning));

@@ -215,11 +215,11 @@ static lk_status import_csv(int argc, char **argv, lk_error *error) {
         "One example a line, its cells divided by commas: features, whole numbers from 0 to 255,\n"
         "and a label. COLUMN is the label's name in the first line, or its number from 1 (the\n"
         "last). A first line in which no feature is a number is one of names, and so is one\n"
-        "where features are called 0, 1, 2, .. and the label has a name. Labels are whole\n"
-        "numbers from 0 to 65535, also written as 10.0, or names of classes, numbered in their\n"
-        "order, which go into DIR/classes.txt; where that is there already, its numbers are\n"
-        "taken, and another class is refused. H, W and C are the shape of the features in their\n"
-        "order (1, so many as there are, 1). No cell may be missing.\n"
+        "where three features or more are called 0, 1, 2, .. and the label has a name. Labels\n"
+        "are whole numbers from 0 to 65535, also written as 10.0, or names of classes, numbered\n"
+        "in their order, which go into DIR/classes.txt; where that is there already, its\n"
+        "numbers are taken, and another class is refused. H, W and C are the shape of the\n"
+        "features in their order (1, as many as there are, 1). No cell may be missing.\n"
         "\n" WHERE_HELP;
     where_options where;
     lk_argument options[OPTIONS_MAX];

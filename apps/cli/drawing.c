@@ -57,7 +57,9 @@ static void draw_grid(lk_markup *m, const axis *x, const axis *y) {
 }
 
 static void draw_curve(lk_markup *m, const lk_curve *c, const axis *x, const axis *y) {
-    const char *dashes = c->number < LK_COUNT(colours) ? "" : " stroke-dasharray=\"4 2\"";
+    char dashes[48] = "";
+    const unsigned turn = c->number / (unsigned)LK_COUNT(colours);
+    if (turn > 0) lk_format(dashes, sizeof dashes, " stroke-dasharray=\"%u 2\"", 4 * turn);
     lk_put(m, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\"%s points=\"",
            colour_of(c), dashes);
     for (size_t i = 0; i < c->count; i++) {

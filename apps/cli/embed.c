@@ -367,6 +367,7 @@ static lk_status embed(lk_run *run, const lk_common_options *o, lk_error *error)
                        "embed: --to is missing, wanted the C source to write: --to run.c");
     LK_CHECK(lk_output_of_no_run("--to", o->to, NULL, error));
     LK_CHECK(lk_check_inputs(o, "--to", o->to, error));
+    LK_CHECK(lk_output_of_no_input("--to", o->to, &run->config, error));
     LK_CHECK(check_arithmetic(run, error));
     LK_CHECK(check_model(run, error));
     // A target without an operating system has one lane, unless somebody says otherwise.

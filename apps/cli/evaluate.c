@@ -28,6 +28,7 @@ static lk_status open_run(lk_run *run, const lk_common_options *o, const lk_data
     LK_CHECK(lk_run_configure(run, &options, (lk_run_needs){0}, error));
     // Of the layout, not of the configuration: there replicas may be a factor of the batch.
     if (o->output) run->layout.replicas = 1;
+    if (o->output) LK_CHECK(lk_output_of_no_input("--output", o->output, &run->config, error));
     if (!run->config.test.given) {
         return lk_fail(error, LK_BAD_CONFIG, "%s: data.test: missing, there is nothing to evaluate",
                        run->config.document.source);

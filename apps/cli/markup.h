@@ -33,7 +33,7 @@ lk_status lk_markup_check(const lk_markup *m, lk_error *error);
 typedef struct lk_curve {
     const char *name;
     uint32_t number;  // from 0: which colour it has
-    bool dots;  // a mark at each point
+    bool dots;        // a mark at each point
     size_t count;
     const double *x, *y;
 } lk_curve;

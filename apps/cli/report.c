@@ -353,8 +353,9 @@ static lk_status time_ops(lk_report_run *r, lk_run *run, lk_error *error) {
     return LK_OK;
 }
 
-// A run whose data is not here has a page, too.
-static void predict(lk_report_run *r, const char *data) {
+// A run whose data is not here has a page, too. `output`: where the page goes, which is none of the
+// files that are read for it.
+static lk_status predict(lk_report_run *r, const char *data, const char *output, lk_error *error) {
     static lk_run run;
     char config[LK_PATH_BYTES];
     lk_error why = {.status = LK_OK};
@@ -362,6 +363,9 @@ static void predict(lk_report_run *r, const char *data) {
     if (lk_path_join(config, r->path, "/", "config.json", &why) == LK_OK) {
         const lk_config_options options = {.config = config, .data_directory = data};
         lk_status status = lk_run_configure(&run, &options, (lk_run_needs){.logs = true}, &why);
+        if (status == LK_OK) {
+            status = lk_output_of_no_input("--output", output, &run.config, error);
+        }
         if (status == LK_OK) {
             ask_for_trace(&run);
             status = look_at_test_set(r, &run, &a, &why);
@@ -371,9 +375,10 @@ static void predict(lk_report_run *r, const char *data) {
     }
     free(a.predicted);
     free(a.confidence);
-    if (why.status == LK_OK) return;
+    if (why.status == LK_OK) return error->status;
     r->examples = r->mistake_count = 0;
     lk_format(r->why_not, sizeof r->why_not, "%s", why.text);
+    return LK_OK;
 }
 
 // --- a run ---------------------------------------------------------------------------------------
@@ -418,7 +423,8 @@ static lk_status read_checkpoint(lk_report_run *r, lk_error *error) {
     return LK_OK;
 }
 
-static lk_status read_run(lk_report_run *r, const char *path, const char *data, lk_error *error) {
+static lk_status read_run(lk_report_run *r, const char *path, const char *data, const char *output,
+                          lk_error *error) {
     *r = (lk_report_run){.path = path};
     LK_CHECK(lk_run_dir_identity(&lk_file_ops_posix, path, r->identity, error));
     r->config = load_document(path, "config.json");
@@ -426,10 +432,8 @@ static lk_status read_run(lk_report_run *r, const char *path, const char *data, 
     LK_CHECK(read_log(r, "metrics.jsonl", take_metrics, error));
     LK_CHECK(read_log(r, "times.jsonl", take_times, error));
     LK_CHECK(read_checkpoint(r, error));
-    if (r->saved)
-        predict(r, data);
-    else
-        lk_format(r->why_not, sizeof r->why_not, "the run has no checkpoint yet");
+    if (r->saved) return predict(r, data, output, error);
+    lk_format(r->why_not, sizeof r->why_not, "the run has no checkpoint yet");
     return LK_OK;
 }
 
@@ -487,7 +491,7 @@ lk_status lk_command_report(int argc, char **argv, lk_error *error) {
     if (!output) output = own;
     lk_status status = lk_output_check("--output", output, NULL, error);
     for (uint32_t i = 0; i < count && status == LK_OK; i++) {
-        status = read_run(&runs[i], a.words[i], data, error);
+        status = read_run(&runs[i], a.words[i], data, output, error);
     }
     if (status == LK_OK) status = write_page(runs, count, output, error);
     if (status == LK_OK) {

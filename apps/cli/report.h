@@ -51,9 +51,9 @@ typedef struct lk_report_run {
     const char *path;
     char identity[LK_REPORT_HEX_BYTES], digest[LK_REPORT_HEX_BYTES], state[LK_REPORT_HEX_BYTES];
     char version[32];
-    bool saved;             // there is a checkpoint
-    uint64_t step;          // .. of this step
-    json_t *config, *plan;  // NULL: it has none that can be read
+    bool saved;               // there is a checkpoint
+    uint64_t step;            // .. of this step
+    json_t *config, *plan;    // NULL: it has none that can be read
     lk_report_curve *curves;  // (curve_count), those of training first. Heap
     uint32_t curve_count;
     double wall_first, wall_last;  // of times.jsonl; 0: none

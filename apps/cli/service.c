@@ -174,8 +174,8 @@ static size_t add_metric(size_t n, const lk_service_view *v, uint32_t first, con
         const double *found = metric_of(&v->metrics[k], what);
         if (!found) continue;
         label(of, v->metrics[k].objective);
-        n += lk_format(here.text + n, METRICS_BYTES - n, "lockstep_%s{objective=\"%s\"} %s\n",
-                       name, of, real(value, *found));
+        n += lk_format(here.text + n, METRICS_BYTES - n, "lockstep_%s{objective=\"%s\"} %s\n", name,
+                       of, real(value, *found));
         lk_assert(n < METRICS_BYTES - 1);
     }
     return n;

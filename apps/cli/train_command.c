@@ -517,6 +517,7 @@ static lk_status open_outputs(display *d, const lk_common_options *o, lk_error *
 
 static lk_train_options options_of(display *d, const lk_common_options *o) {
     return (lk_train_options){.run_dir = o->run_dir,
+                              .metrics_file = d->leads ? o->metrics_file : NULL,
                               .max_memory = o->max_memory,
                               .resume = o->resume,
                               .fresh = o->fresh,
@@ -558,7 +559,7 @@ static lk_status leave(display *d, lk_trainer *t, lk_status status, lk_error *er
 
 static lk_status check_metrics_file(const lk_common_options *o, lk_error *error) {
     static const char option[] = "--metrics-file";
-    LK_CHECK(lk_output_check(option, o->metrics_file, o->run_dir, error));
+    LK_CHECK(lk_output_check(option, o->metrics_file, NULL, error));
     return lk_check_inputs(o, option, o->metrics_file, error);
 }
 

@@ -57,14 +57,16 @@ lk_status lk_config_load(lk_json *document, const char *file, lk_error *error) {
     return lk_json_load_file(document, file, error);
 }
 
-// What --data takes the place of would be left out without a word, where it was asked for, too.
+// What --data takes the place of would be left out without a word, where it was asked for, too. An
+// object of all of data counts as the document, of which --data changes a part.
 static lk_status check_replaced(const lk_config_options *options, lk_error *error) {
     static const char *const names[] = {"data.set", "data.directory", "data.train", "data.test"};
     for (uint32_t i = 0; i < options->set_count && options->data_directory; i++) {
         const char *set = options->set[i];
         for (uint32_t n = 0; n < LK_COUNT(names); n++) {
             const size_t length = strlen(names[n]);
-            if (strncmp(set, names[n], length) != 0 || !strchr("=.", set[length])) continue;
+            if (strncmp(set, names[n], length) != 0) continue;
+            if (set[length] != '=' && set[length] != '.') continue;
             return lk_fail(error, LK_BAD_USAGE,
                            "--set %.*s: found with --data, which takes the place of data.set, "
                            "data.directory, data.train and data.test; leave one of the two away",

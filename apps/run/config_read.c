@@ -51,8 +51,8 @@ static void set_word(const lk_setting *k, uint32_t choice, void *field) {
 }
 
 // The words of the settings that have words.
-static lk_status read_word(const lk_json_cursor *at, const lk_setting *k,
-                           lk_json_presence presence, void *field, lk_error *error) {
+static lk_status read_word(const lk_json_cursor *at, const lk_setting *k, lk_json_presence presence,
+                           void *field, lk_error *error) {
     const char *names[LK_KEY_CHOICES_MAX];
     uint32_t choice;
     const uint32_t count = lk_setting_words(k, names, &choice);

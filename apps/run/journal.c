@@ -69,7 +69,7 @@ lk_status lk_journal_cut(const lk_run_dir *dir, uint64_t done, const lk_say *say
     LK_CHECK(lk_events_cut(dir, done, &cuts, error));
     if (!cuts.damaged) return LK_OK;
     if (cuts.damaged > 1) {
-        lk_format(others, sizeof others, "; so are %u more event files", cuts.damaged - 1);
+        lk_format(others, sizeof others, "; %u more damaged", cuts.damaged - 1);
     }
     lk_say_warning(say,
                    "%s: byte %llu: a record's checksum is wrong: it was changed or damaged; the "

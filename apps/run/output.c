@@ -71,3 +71,14 @@ lk_status lk_output_apart(const char *option, const char *path, const char *inpu
     return lk_fail(error, LK_BAD_USAGE,
                    "%s: found %s, the file that is read itself, wanted another name", option, path);
 }
+
+lk_status lk_output_of_no_input(const char *option, const char *path, const lk_config *c,
+                                lk_error *error) {
+    const char *const inputs[] = {c->document.source, c->train.images,   c->train.labels,
+                                  c->train.manifest,  c->test.images,    c->test.labels,
+                                  c->test.manifest,   c->init.file};
+    for (uint32_t i = 0; i < LK_COUNT(inputs); i++) {
+        if (*inputs[i]) LK_CHECK(lk_output_apart(option, path, inputs[i], error));
+    }
+    return LK_OK;
+}

@@ -5,7 +5,7 @@
 #ifndef LOCKSTEP_APPS_RUN_OUTPUT_H
 #define LOCKSTEP_APPS_RUN_OUTPUT_H
 
-#include "arena/base.h"
+#include "apps/run/config.h"
 
 // It takes the place of what has this name, of a plain file, not of a device or pipe, and not of a
 // file that a run has written: nothing in the folders that a run has for itself, and in its
@@ -20,5 +20,8 @@ lk_status lk_output_of_no_run(const char *option, const char *path, const char *
 
 // It is not the file that is read, by whatever name; NULL: none is.
 lk_status lk_output_apart(const char *option, const char *path, const char *input, lk_error *error);
+// .. and none of those that the configuration says to read: itself, data, weights to begin with.
+lk_status lk_output_of_no_input(const char *option, const char *path, const lk_config *config,
+                                lk_error *error);
 
 #endif

@@ -78,7 +78,7 @@ lk_status lk_trace_check(const lk_run *run, const char *run_dir, lk_error *error
     }
     LK_CHECK(name_of(run, path, error));
     LK_CHECK(lk_output_check("--trace", path, run_dir, error));
-    LK_CHECK(lk_output_apart("--trace", path, run->config.document.source, error));
+    LK_CHECK(lk_output_of_no_input("--trace", path, &run->config, error));
     lk_path_parent(parent, path);
     if (stat(parent, &there) == 0 && S_ISDIR(there.st_mode)) return LK_OK;
     return lk_fail(error, LK_BAD_USAGE, "--trace: %s: there is no directory %s; make it first",

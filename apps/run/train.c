@@ -11,6 +11,7 @@
 
 #include "apps/run/generate.h"
 #include "apps/run/metric_text.h"
+#include "apps/run/output.h"
 #include "apps/run/plan_json.h"
 #include "apps/run/record.h"
 #include "apps/run/scales.h"
@@ -765,11 +766,21 @@ static lk_status check_seal(const lk_run *run, const lk_train_options *o, lk_err
                    "step");
 }
 
+static lk_status check_metrics_file(const lk_run *run, const lk_train_options *o,
+                                    const char *run_dir, lk_error *error) {
+    static const char option[] = "--metrics-file";
+    if (!o->metrics_file) return LK_OK;
+    LK_CHECK(lk_output_check(option, o->metrics_file, run_dir, error));
+    return lk_output_of_no_input(option, o->metrics_file, &run->config, error);
+}
+
 static lk_status plan_and_start(lk_trainer *t, const lk_train_options *o, lk_error *error) {
     lk_run *run = t->run;
     char path[LK_PATH_BYTES];
     LK_CHECK(check_seal(run, o, error));
-    LK_CHECK(lk_trace_check(run, run_dir_of(run, o, path), error));
+    const char *dir = run_dir_of(run, o, path);
+    LK_CHECK(lk_trace_check(run, dir, error));
+    LK_CHECK(check_metrics_file(run, o, dir, error));
     run->gpu_choice.seconds_max = o->step_timeout_seconds;
     if (!run->planning) LK_CHECK(lk_run_plan(run, error));
     LK_CHECK(lk_best_make(run, t->best, error));

@@ -133,8 +133,8 @@ lk_status lk_run_round(lk_run *run, const char *from, lk_error *error) {
     return lk_fail(error, LK_BAD_DATA,
                    "%s: a weight of %s is infinite in 16 bits, wanted all below %s: %s; begin "
                    "with smaller ones, or with precision %s",
-                   from, p->tensors[p->params[bad].tensor].name,
-                   limit_of(m), lk_precision_name(m->precision), wider_than(m));
+                   from, p->tensors[p->params[bad].tensor].name, limit_of(m),
+                   lk_precision_name(m->precision), wider_than(m));
 }
 
 // --- an export -----------------------------------------------------------------------------------

@@ -181,8 +181,8 @@ static void test_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answer), cmocka_unit_test(test_any_pieces),
+        cmocka_unit_test(test_known_answer),       cmocka_unit_test(test_any_pieces),
         cmocka_unit_test(test_every_changed_byte), cmocka_unit_test(test_lines_without),
-        cmocka_unit_test(test_foreign_lines), cmocka_unit_test(test_files)};
+        cmocka_unit_test(test_foreign_lines),      cmocka_unit_test(test_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,6 +40,12 @@ def main():
     t.expect(0, "train", gan, "--run-dir", "gan")
     t.expect(0, "checkpoint", "export", "run", "--output", "weights.safetensors")
     weights = "run/checkpoints/step-0000000003.safetensors"
+    t.expect(0, "data", "shard", "--made-up", "300", "--height", "10", "--width", "10", "--shards",
+             "1", "--to", "made")
+    pair = {"images": "made/images-00000.idx", "labels": "made/labels-00000.idx"}
+    read = t.write("read.json", {"steps": 3, "data": {"train": pair, "test": pair}})
+    t.expect(0, "train", read, "--run-dir", "read")
+    os.makedirs("runs/small")
     os.symlink("run", "link")
     os.mkdir("empty")
     ours = ("run/config.json", "run/metrics.jsonl", "run/identity", "run/lock", weights,
@@ -61,6 +67,13 @@ def main():
         ("train", config, "--run-dir", "empty", "--trace", "empty/config.json"),
         ("train", config, "--run-dir", "empty", "--metrics-file", "empty/plan.json"),
         ("generate", gan, "--run-dir", "gan", "--output", "gan/samples-0000000002.png"),
+        ("predict", read, "--run-dir", "read", "--output", pair["images"]),
+        ("report", "read", "--output", pair["labels"]),
+        ("train", read, "--run-dir", "empty", "--trace", pair["images"]),
+        ("train", read, "--run-dir", "empty", "--metrics-file", pair["labels"]),
+        ("train", config, "--run-dir", "empty", "--init", "weights.safetensors",
+         "--metrics-file", "weights.safetensors"),
+        ("train", config, "--metrics-file", "runs/small/metrics.jsonl"),
         ("embed", config, "--to", "run/plan.json"), ("embed", config, "--to", config),
         ("pack", "run", "--to", "gan/config.json"), ("pack", "run", "--to", "run/config.json")]
     before = content()

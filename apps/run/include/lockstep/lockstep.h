@@ -273,7 +273,7 @@ lockstep_status lockstep_train(lockstep_run *run, const lockstep_training *train
                                lockstep_error *error);
 
 // lockstep_train saves and returns after the step at hand, or in the evaluation behind it, which is
-// made when the run is resumed.
+// made when the run is resumed. On GPUs, and after the last step, that is ended first.
 void lockstep_stop(lockstep_run *run);
 
 #ifdef __cplusplus
