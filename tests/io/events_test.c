@@ -131,6 +131,29 @@ static void test_cut(void **state) {
     assert_int_equal(list(path), 0);
 }
 
+// A run that goes on from step 4 owed that step's evaluation: it stands behind the START of step 5.
+static void test_cut_behind_start(void **state) {
+    (void)state;
+    char path[LK_PATH_BYTES];
+    struct stat one, two;
+    lk_events_cuts cuts;
+    lk_events e;
+    lk_error error = {0};
+    begin(&e, 5);
+    scalar(&e, 4);
+    scalar(&e, 5);
+    assert_int_equal(lk_events_close(&e, &error), LK_OK);
+    assert_int_equal(list(path), 1);
+    stat(path, &one);
+    assert_int_equal(lk_events_cut(&dir, 4, &cuts, &error), LK_OK);
+    assert_int_equal(stat(path, &two), 0);
+    assert_int_equal(one.st_size - two.st_size, cuts.removed_bytes);
+    assert_int_equal(two.st_size, 42 + 31 + cuts.removed_bytes);  // both are as long
+    assert_int_equal(cuts.damaged, 0);
+    assert_int_equal(lk_events_cut(&dir, 3, &cuts, &error), LK_OK);
+    assert_int_equal(list(path), 0);
+}
+
 static void test_names(void **state) {
     (void)state;
     char path[LK_PATH_BYTES];
@@ -191,6 +214,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_bytes),
         cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_cut_behind_start),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_full_disk),
     };
