@@ -161,7 +161,7 @@ def ends(t):
                      "--replicas 3 --kernels portable", "--replicas 16"):
             errors.add(t.expect(80, "train", config, "--run-dir", "ends", "--fresh", "--set",
                                 'model.input_type="f32"', *more.split())[2])
-        t.check(len(errors) == 1 and min(errors).startswith("lockstep: step 1: ") and
+        t.check(len(errors) == 1 and min(errors).startswith("lockstep: step 2: ") and
                 f" {tensor}" in min(errors), "one word", errors)
         t.check(not os.path.exists("ends/checkpoints") or not os.listdir("ends/checkpoints"),
                 "nothing is saved")
