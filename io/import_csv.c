@@ -72,7 +72,8 @@ static cell_kind kind_of(const lk_csv_cell *cell) {
 // Of the first line's cells. `wish`: what was asked for by --label.
 typedef struct first_line {
     uint64_t kinds[NOTHING + 1];  // how many there are of each
-    uint64_t before, after;       // so many that count from 0, before a label and behind one
+    // How many features are named by their number, from 0: in front of the label, and behind it.
+    uint64_t before, after;
     uint64_t wishes, wish_at, second_at;
     cell_kind wish_kind, number_kind, last_kind;
 } first_line;

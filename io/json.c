@@ -247,7 +247,7 @@ lk_status lk_json_refuse(const lk_json_cursor *at, lk_error *error, const char *
                    with_set(at->document), place(path, at), describe(found, at->value), text);
 }
 
-// --- numbers that are too small ----------------------------------------------------------------
+// --- what jansson takes: numbers that are too small, too much depth ----------------------------
 
 // jansson reads a number below 2.4703e-324, half the least double, as 0, and says nothing. So the
 // text is looked through, byte by byte, for one that is not 0 and below 3e-324.
@@ -255,7 +255,7 @@ enum { LEAST_DIGIT = 3, LEAST_EXPONENT = -324, EXPONENT_MAX = 1 << 20 };
 
 typedef enum number_part { NO_NUMBER, WHOLE, FRACTION, EXPONENT } number_part;
 
-typedef struct number_search {
+typedef struct text_search {
     bool in_string, escaped;
     number_part part;
     int significant;       // its first digit that is not 0, or 0
@@ -267,9 +267,9 @@ typedef struct number_search {
     long start_line, start_column;  // of the number at hand
     uint32_t depth;  // of the next byte: objects and arrays around it
     bool deep;       // it was more than LK_JSON_DEPTH_MAX somewhere
-} number_search;
+} text_search;
 
-static void end_number(number_search *s) {
+static void end_number(text_search *s) {
     long first = s->place + (s->negative ? -s->exponent : s->exponent);
     bool small =
         first < LEAST_EXPONENT || (first == LEAST_EXPONENT && s->significant < LEAST_DIGIT);
@@ -281,7 +281,7 @@ static void end_number(number_search *s) {
     s->part = NO_NUMBER;
 }
 
-static void begin_number(number_search *s) {
+static void begin_number(text_search *s) {
     s->part = WHOLE;
     s->significant = 0;
     s->negative = false;
@@ -290,7 +290,7 @@ static void begin_number(number_search *s) {
     s->start_column = s->column;
 }
 
-static void take_digit(number_search *s, int digit) {
+static void take_digit(text_search *s, int digit) {
     if (s->part == EXPONENT) {
         s->exponent = LK_MIN(10 * s->exponent + digit, (long)EXPONENT_MAX);
     } else if (s->significant) {
@@ -301,12 +301,12 @@ static void take_digit(number_search *s, int digit) {
     }
 }
 
-static void count_depth(number_search *s, char c) {
+static void count_depth(text_search *s, char c) {
     if (c == '{' || c == '[') s->deep = ++s->depth > LK_JSON_DEPTH_MAX || s->deep;
     if (c == '}' || c == ']') s->depth -= s->depth > 0;
 }
 
-static void search_byte(number_search *s, char c) {
+static void search_byte(text_search *s, char c) {
     if (!s->in_string) count_depth(s, c);
     if (s->in_string) {
         s->in_string = s->escaped || c != '"';
@@ -331,11 +331,11 @@ static void search_byte(number_search *s, char c) {
     }
 }
 
-static void search_text(number_search *s, const char *text, size_t bytes) {
+static void search_text(text_search *s, const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) search_byte(s, text[i]);
 }
 
-static lk_status refuse_small(const lk_json *document, const number_search *s, lk_error *error) {
+static lk_status refuse_small(const lk_json *document, const text_search *s, lk_error *error) {
     return lk_fail(
         error, LK_BAD_CONFIG,
         "%s:%ld:%ld: found a number below %de%d, which would be read as 0; wanted 0 or a "
@@ -344,7 +344,7 @@ static lk_status refuse_small(const lk_json *document, const number_search *s, l
 }
 
 bool lk_json_is_deep(const char *text, size_t bytes) {
-    number_search search = {.found = false};
+    text_search search = {.found = false};
     search_text(&search, text, bytes);
     return search.deep;
 }
@@ -393,7 +393,7 @@ lk_status lk_json_load_text(lk_json *document, const char *source, const char *t
     start(document, source);
     if (bytes == 0) return is_empty(document, error);
     json_error_t at;
-    number_search search = {.found = false};
+    text_search search = {.found = false};
     search_text(&search, text, bytes);
     if (search.deep) return refuse_deep(document, error);
     document->root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
@@ -406,7 +406,7 @@ lk_status lk_json_load_text(lk_json *document, const char *source, const char *t
 typedef struct file_reader {
     int fd, read_errno;
     size_t bytes;
-    number_search search;
+    text_search search;
 } file_reader;
 
 static size_t read_some(void *buffer, size_t bytes, void *context) {
@@ -841,7 +841,7 @@ static const char *take_step(const char **at, const char *end, bool first, step 
 // The value as JSON, or as the string it is; NULL where it means to be JSON and is not.
 static json_t *parse_value(const char *text) {
     json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);
-    number_search search = {.found = false};
+    text_search search = {.found = false};
     search_text(&search, text, strlen(text));
     end_number(&search);
     if (value && search.found) {

@@ -66,7 +66,7 @@ typedef struct lk_train_calls {
 
 typedef struct lk_train_options {
     const char *run_dir;     // NULL: runs/NAME
-    const char *metrics_file;  // that somebody else keeps; NULL: none
+    const char *metrics_file;  // which the caller writes: compared with what is read; NULL: none
     uint64_t max_memory;     // bytes; 0: what there is
     bool resume, fresh, resume_or_start, seal;
     bool is_new;  // a run that is there is refused, whatever the configuration says
